@@ -360,7 +360,7 @@ class Client:
     def _sum(self, t: int) -> Integers:
         """Return the sum of this silo's records in round `t`."""
         task, state, length = self._task, self.state, self.plan.length(t)
-        if not isinstance(task, UnitTask):
+        if self.plan.by_client is None or not isinstance(task, UnitTask):
             thorough = t == self._thorough_round
             return self._checked(LocalStep(task, t, state, length, self._manner, thorough))
         step = LocalStep(task, t, state, length)

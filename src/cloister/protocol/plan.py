@@ -437,7 +437,9 @@ class Plan:
                 yield (
                     f"grid cannot tell the values of {task.clients!r} apart; use more frac_bits."
                 )
-        if bad := [step for step in list(pipeline_steps(task))[1:] if _needs_its_plan(step)]:
+        steps = list(pipeline_steps(task))[1:]
+        # Only the task of a plan learns the silo of its records.
+        if bad := [step for step in steps if _needs_its_plan(step) or _has_sites(step)]:
             yield (
                 f"task {bad[0].name!r} with privacy units other than rows, or sampled, or with "
                 "terms of single silos, must be the task of a plan and not a step of one."
@@ -968,9 +970,11 @@ def _opened(
     return cast(Task, UnknownTask(written, private))
 
 
+def _has_sites(task: Task) -> bool:
+    return isinstance(task, SitedTask) and bool(task.sites)
+
+
 def _needs_its_plan(task: Task) -> bool:
-    if isinstance(task, SitedTask) and task.sites:  # only a plan's task learns its silo
-        return True
     return isinstance(task, UnitTask) and (task.clients != "row" or task.rate < 1 or task.alone)
 
 
