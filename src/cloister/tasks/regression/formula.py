@@ -202,19 +202,23 @@ class Design:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the design as JSON-able values: what a plan carries."""
-        return asdict(self)
+        # Terms as lists: in a plan a mapping with a `name` is a task.
+        return {
+            "target": _as_list(self.target),
+            "terms": [_as_list(term) for term in self.terms],
+            "intercept": self.intercept,
+            "offset": _as_list(self.offset) if self.offset else None,
+        }
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
         """Return the design that :meth:`to_dict` wrote; raise PlanError for anything else."""
-        if not isinstance(written, Mapping):
-            raise PlanError("a design must be a mapping; design it again.")
-        # Whatever is no mapping fails the check of the fields.
-        parts = {
-            name: tuple(map(_as_term, part)) if isinstance(part, list | tuple) else _as_term(part)
-            for name, part in written.items()
-        }
-        return _rebuilt(cls, parts)
+        if not isinstance(written, Mapping) or not isinstance(written.get("terms"), list | tuple):
+            raise PlanError("a design must be a mapping with a list of terms; design it again.")
+        parts = {name: written[name] for name in written if name != "terms"}
+        # What is no list is no term, and fails the check of the fields.
+        parts |= {name: _as_term(parts.get(name)) for name in ("target", "offset")}
+        return _rebuilt(cls, {**parts, "terms": tuple(map(_as_term, written["terms"]))})
 
     @cached_property
     def digest(self) -> str:
@@ -248,8 +252,16 @@ class Design:
         return tuple(columns), np.stack([*columns.values()], axis=1)
 
 
+def _as_list(term: Term) -> list[Any]:
+    return list(asdict(term).values())
+
+
 def _as_term(value: Any) -> Any:
-    return _rebuilt(Term, value) if isinstance(value, Mapping) else value
+    if not isinstance(value, list | tuple):
+        return value
+    names = [declaration.name for declaration in declarations(Term)]
+    # Terms of another length have a part too few or too many.
+    return _rebuilt(Term, dict(zip(names, value, strict=False)) if len(value) == len(names) else {})
 
 
 def _rebuilt(kind: type[_Kind], written: Any) -> _Kind:

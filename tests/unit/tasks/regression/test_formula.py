@@ -15,6 +15,7 @@ import pytest
 from cloister.core.arrays import Floats
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.plan import task_from_json
 from cloister.protocol.task import PublicColumn
 from cloister.tasks.regression.expressions import MOST_DEPTH, expression_of, values_of
 from cloister.tasks.regression.formula import Design, Formula, decoded, design_of
@@ -427,8 +428,9 @@ TEXTS = [
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_formula_and_its_design_survive_json(text: str) -> None:
     formula, found = parsed(text), design(text)
-    assert Formula.from_dict(json.loads(json.dumps(formula.to_dict()))) == formula
-    again = Design.from_dict(json.loads(json.dumps(found.to_dict())))
+    written = task_from_json(json.loads(json.dumps(formula.to_dict())), {})  # as in a plan
+    assert Formula.from_dict(written) == formula
+    again = Design.from_dict(task_from_json(json.loads(json.dumps(found.to_dict())), {}))
     assert again == found
     assert again.digest == found.digest
     assert len(found.digest) == 64
@@ -483,20 +485,21 @@ def test_a_forged_expression_is_refused(written: Any) -> None:
         expression_of(written)
     good = design("y ~ age").to_dict()
     with pytest.raises(PlanError):
-        Design.from_dict({**good, "terms": [{**good["terms"][0], "expression": written}]})
+        Design.from_dict({**good, "terms": [[*good["terms"][0][:3], written, (), False, None]]})
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("name", 3), ("low", "0"), ("low", 1e300), ("low", float("nan")), ("low", 90.0),
-     ("high", 20.0), ("levels", ["a"]), ("levels", None), ("whole", 1), ("reference", 0),
-     ("reference", True), ("more", 1)],
+    ("place", "value"),
+    [(0, 3), (1, "0"), (1, 1e300), (1, float("nan")), (1, 90.0), (2, 20.0), (4, ["a"]), (4, None),
+     (5, 1), (6, 0), (6, True), (7, 1), (7, None)],
 )  # fmt: skip
-def test_a_forged_term_is_refused(name: str, value: Any) -> None:
+def test_a_forged_term_is_refused(place: int, value: Any) -> None:
     good = design("y ~ age").to_dict()
-    term = {**good["terms"][0], name: value}
+    term = good["terms"][0]
     with pytest.raises(PlanError):
-        Design.from_dict({**good, "terms": [term]})
+        Design.from_dict({**good, "terms": [[*term[:place], value, *term[place + 1 :]]]})
+    with pytest.raises(PlanError):
+        Design.from_dict({**good, "terms": [term[:-1]]})
 
 
 @pytest.mark.parametrize(
