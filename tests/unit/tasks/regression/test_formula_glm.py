@@ -139,6 +139,12 @@ def test_the_plan_has_terms_and_no_text() -> None:
     assert isinstance(plan.task, SitedTask)
 
 
+def test_a_formula_may_have_the_intercept_alone() -> None:
+    found = run_plan(plan_of("y ~ 1", epsilon=1e4), encoded(1), noise=ZeroNoise()).results
+    mean = np.mean([frame.y.mean() for frame in tables(1).values()])
+    assert found["intercept"][0] == pytest.approx(mean, abs=0.05)
+
+
 def test_a_plan_without_a_formula_is_as_before() -> None:
     job = Job(
         task=GeneralizedLinear, schema=SCHEMA, silos=SILOS, options={"target": "y"}, epsilon=1.0,
@@ -157,7 +163,6 @@ def test_a_plan_without_a_formula_is_as_before() -> None:
         ("y ~ age", "y", {"covariates": ("age",)}, "part of the formula"),
         ("y ~ age", "y", {"offset": "t"}, "part of the formula"),
         ("y ~ y + age", "y", {}, "different columns"),
-        ("y ~ 1", "y", {}, "covariates"),
         ("y ~ age + weight", "y", {}, "'weight'"),
         ("y ~ site:arm:treated:cut(t, edges=[1, 2, 3, 4])", "y", {}, "at most 60 columns"),
     ],
@@ -192,6 +197,7 @@ def test_a_forged_design_is_refused() -> None:
     task = plan.task
     assert isinstance(task, GeneralizedLinear)
     assert task.formula is not None
-    term = {**task.formula["terms"][1], "expression": ["eval", "age"]}
+    first, second = task.formula["terms"]
+    second = [*second[:3], ["eval", "age"], *second[4:]]
     with pytest.raises(PlanError):
-        replace(task, formula={**task.formula, "terms": [task.formula["terms"][0], term]})
+        replace(task, formula={**task.formula, "terms": [first, second]})
