@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.task import SitedTask
 from cloister.tasks.regression.formula import design_of
 from cloister.tasks.regression.glm import GeneralizedLinear
-from cloister.testing import SimulatedNoise, ZeroNoise, zero_noise
+from cloister.testing import SimulatedNoise, ZeroNoise, check_task, hostile_states, zero_noise
 
 pytest.importorskip("formulaic")
 
@@ -201,3 +202,18 @@ def test_a_forged_design_is_refused() -> None:
     second = [*second[:3], ["eval", "age"], *second[4:]]
     with pytest.raises(PlanError):
         replace(task, formula={**task.formula, "terms": [first, second]})
+
+
+@pytest.mark.parametrize("silo", ["ward 5", ""])
+def test_the_laws_hold_at_every_silo_and_state(silo: str) -> None:
+    plan = plan_of("y ~ treated*arm + log(t):arm + site + bs(age, knots=[50])")
+    assert isinstance(plan.task, GeneralizedLinear)
+    task = plan.task.at_silo(silo) if silo else plan.task
+    one = 1 << 16
+    corners = np.array(
+        [[one] * 6, [-one] * 6, [0] * 6, [one, -one] * 3, [1, one - 1, -1, 2, -2, 0]],
+        dtype=np.int32,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few records use half of a bound
+        check_task(task, [corners], tuple(hostile_states(task)))
