@@ -13,6 +13,7 @@ import pytest
 
 from cloister.app.in_process import run_plan
 from cloister.app.job import Job, Trust
+from cloister.cli.options import task_options
 from cloister.core.arrays import Floats
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
@@ -191,6 +192,16 @@ def test_the_estimator_takes_a_formula() -> None:
         model.predict(frames[0])
     with pytest.raises(PlanError, match="must be one of silo-0"):
         model.predict(frames[0], silo="ward 9")
+
+
+def test_a_command_reads_a_formula() -> None:
+    text = "log(y) ~ age + site"
+    found = task_options(GeneralizedLinear, [f"formula={text}", "family=gaussian"])
+    assert found == {
+        "target": "y", "formula": parse_formula(text).to_dict(), "family": "gaussian"
+    }  # fmt: skip
+    with pytest.raises(PlanError, match="print"):
+        task_options(GeneralizedLinear, ["formula=print(1)(y) ~ age"])
 
 
 def test_a_forged_design_is_refused() -> None:
