@@ -239,7 +239,7 @@ class _Silos:
         return noise_of_equations(np.append(-slopes, 1.0), self.products_std)[:-1, :-1]
 
     def _slope_of_equations(self, mean: Floats, slopes: Floats) -> Floats:
-        """Return how ``n m m' (-slopes, 1)`` without y depends on the sums of a silo.
+        """Return the derivatives of ``n m m' (-slopes, 1)``, without y, by the sums of a silo.
 
         The shape is (p, p + 2), the number of records first.
         """
@@ -250,7 +250,7 @@ class _Silos:
         )
 
     def _slope_of_means(self, n: float, mean: Floats, variance: float, coef: Floats) -> Floats:
-        """Return how a silo's part of the equations between silos depends on its sums."""
+        """Return the derivatives of a silo's part of the equations by its sums."""
         vector, x = np.append(-coef[1:], 1.0), mean[:-1]
         left = float(mean @ vector)
         row = np.append(1.0, x)
@@ -396,7 +396,7 @@ def _q(values: Floats, variance: Floats, tau2: float) -> float:
 
 
 def _where(falling: Callable[[float], float], level: float) -> float:
-    """Return where a falling function reaches a level; 0 if it starts below it."""
+    """Return the place at which a falling function reaches a level; 0 if it starts below it."""
     from scipy.optimize import brentq
 
     if falling(0.0) <= level:
