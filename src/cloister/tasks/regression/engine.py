@@ -133,14 +133,29 @@ class Curvature:
         traces = [max(float(np.trace(one.matrix)), 1.0) for one in (self, before)]
         ratio = 1.0 if same else traces[0] / traces[1]
         apart = self.matrix - ratio * before.matrix
-        own, other = self.noise_std**2, (ratio * before.noise_std) ** 2
+        own, other = self.variance, ratio**2 * before.variance
         part = own / max(own + other, 1e-300)
         if not same:
             # The mean square of a difference that is noise alone.
             made = q * (q + 1) * (own + other)
             part *= min(1.0, made / max(float((apart**2).sum()), 1e-300))
-        noise = float(np.hypot((1 - part) * self.noise_std, part * ratio * before.noise_std))
-        return Curvature(self.matrix - part * apart, noise, self.lost)
+        noise, lost = (
+            float(np.hypot((1 - part) * now, part * ratio * then))
+            for now, then in ((self.noise_std, before.noise_std), (self.lost, before.lost))
+        )
+        return Curvature(self.matrix - part * apart, noise, lost)
+
+    def change_from(self, before: Curvature) -> Floats:
+        """Return the change of the matrix, as far as it is above the noise."""
+        q, change = len(self.matrix), self.matrix - before.matrix
+        made = q * (q + 1) * (self.variance + before.variance)
+        square = max(float((change**2).sum()), 1e-300)
+        return np.asarray(max(0.0, 1 - made / square) * change)
+
+    @property
+    def variance(self) -> float:
+        """Variance of an entry by noise and cuts."""
+        return self.noise_std**2 + (self.lost / _Z) ** 2 / len(self.matrix)
 
 
 @dataclass(frozen=True)
@@ -219,7 +234,7 @@ def moved(
     at : ndarray of shape (q,)
         Weights of the step's start; other gradients are carried there by the curvature.
     drift : float
-        Relative change of the curvature for margins that change by 1; 0 for least squares.
+        Half of the relative change of the curvature for margins that change by 1.
     last : bool
         If True, the prior draws to the null model, else only to the step's start.
 
@@ -239,11 +254,10 @@ def moved(
     target, variance = _combined(at, gradients, curvature, kept, drift)
     variance = max(variance, (_TINY * size) ** 2)
     left, singular, right = np.linalg.svd(matrix * spread)
-    of_curvature = curvature.noise_std**2 + (curvature.lost / _Z) ** 2 / len(at)
     step = np.zeros(len(target))
     # The noise of the curvature counts in proportion to the step, which is found by iteration.
     for _ in range(_TURNS):
-        total = variance + of_curvature * float(step @ step)
+        total = variance + curvature.variance * float(step @ step)
         gain = singular / (singular**2 + total)
         pull = (right.T * (total / (singular**2 + total))) @ right
         step = spread * (right.T @ (gain * (left.T @ target)))
@@ -285,7 +299,7 @@ def _combined(
         away = at - one.at
         change = curvature.matrix @ away
         variance = one.noise_std**2 + (one.lost / _Z) ** 2
-        variance += curvature.noise_std**2 * float(away @ away)
+        variance += curvature.variance * float(away @ away)
         if drift:
             variance += _DRIFT**2 * float(change @ change) / len(at)
         carried.append((one.value - change)[kept])

@@ -37,7 +37,7 @@ class Family:
     factor, weight : function of (mean, alpha)
         Residual over the difference of target and mean, and Fisher's weight of a record.
     drift : float
-        Relative change of the curvature for a margin that changes by 1.
+        Half of the relative change of the curvature for a margin that changes by 1.
     growth : function of the weight at the null model
         Factor by which the weight of most records may grow after it.
     dispersed : bool
@@ -70,6 +70,10 @@ class Family:
         """Return residual and weight of each record at its margin, both of its shape."""
         mean = self.mean(margin)
         return (target - mean) * self.factor(mean, self.alpha), self.weight(mean, self.alpha)
+
+    def drift_at(self, mean: float) -> float:
+        """Return the drift near a mean: weights of rare events change like those of counts."""
+        return max(self.drift, abs(0.5 - mean)) if self.name == "binomial" else self.drift
 
     def least_size(self, mean: float) -> float:
         """Return the residual to which smaller ones are raised where sizes are counted.

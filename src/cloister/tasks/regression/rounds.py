@@ -35,7 +35,7 @@ from cloister.tasks.regression.engine import (
     sandwich,
 )
 from cloister.tasks.regression.families import Family
-from cloister.tasks.regression.tails import CLASSES, class_of, cut_of, cut_of_squares, middle_class
+from cloister.tasks.regression.tails import CLASSES, Tail, class_of, cut_of_squares, middle_class
 
 PLACES, SPREADS, NULL, MIDDLE, LAST = range(5)
 ROUNDS = 5
@@ -68,6 +68,8 @@ class Known:
     squares_cut: float = 1.0
     curvature: Floats
     curvature_std: float = 0.0
+    curvature_lost: float = 0.0
+    bend: Floats  # change of the curvature by the step before the last gradient
     middle_at: Floats
     middle: Floats
     middle_std: float = 0.0
@@ -78,6 +80,11 @@ class Known:
     squares_std: float = 0.0
     residual_square: float = 0.0
     residual_square_std: float = 0.0
+
+    @property
+    def of_curvature(self) -> Curvature:
+        """The curvature so far."""
+        return Curvature(matrix_of(self.curvature), self.curvature_std, self.curvature_lost)
 
     @property
     def kept(self) -> Flags:
@@ -132,6 +139,7 @@ class Model:
             columns=self.design.unplaced(),
             weights=zeros,
             curvature=packed,
+            bend=packed,
             middle_at=zeros,
             middle=zeros,
             last=zeros,
@@ -281,6 +289,14 @@ class Model:
         usual = reach * half + abs(self.middle(known) - mean)
         return max(factor * usual, 1.0), max(factor * self.target.high, 1.0)
 
+    def _most(self, known: Known) -> tuple[float, float]:
+        """Return the largest usual sizes of gradients and of curvatures at the null model."""
+        squared = self.design.reach_squared(known.columns, whole_box=True)
+        of_gradient = sqrt(squared) * self._residuals(known)[1]
+        return self.rows_of_unit * of_gradient, self.rows_of_unit * self._null_weight(
+            known
+        ) * squared
+
     # What follows ---------------------------------------------------------------------------------
 
     def update(self, t: int, known: Known, released: Mapping[str, NoisyBlock]) -> Known:
@@ -297,19 +313,28 @@ class Model:
         words, noise_std = released["curvature"].in_records(BITS)
         # Of an entry off the diagonal, whose products have the factor root of 2.
         noise_std *= known.length / sqrt(2)
-        curvature = Curvature(matrix_of(words * known.length), noise_std)
+        curvature = Curvature(matrix_of(words * known.length), noise_std, known.lost_curvature)
         if t > NULL:
-            before = Curvature(matrix_of(known.curvature), known.curvature_std)
-            curvature = curvature.drawn_to(before, self.family.linear)
-        packed = packed_of(curvature.matrix)
-        known = replace(known, curvature=packed, curvature_std=curvature.noise_std)
+            known = replace(known, bend=packed_of(curvature.change_from(known.of_curvature)))
+            curvature = curvature.drawn_to(known.of_curvature, self.family.linear)
+        else:
+            sizes, noise_std = released["sizes"].in_records()
+            tail = Tail.of(sizes[1], noise_std, self._most(known)[1], known.columns.n)
+            lost = float(tail.excess(np.array([known.length]))[0])
+            curvature = replace(curvature, lost=lost)
+        known = replace(
+            known,
+            curvature=packed_of(curvature.matrix),
+            curvature_std=curvature.noise_std,
+            curvature_lost=curvature.lost,
+        )
         value, noise_std = released["gradient"].in_records(BITS)
         value, noise_std = value * known.cut, noise_std * known.cut
         if t == LAST:
             known = replace(known, last=value, last_std=noise_std)
             return self._with_squares(known, released)
-        if t == NULL:  # once: later rounds leave the rows of dropped categories short
-            known = self._without_weak(known, curvature)
+        if t == NULL:  # once: in later rounds their rows are short
+            known = self._without_weak(known)
         gradient = Gradient(known.weights, value, noise_std, known.lost)
         return self._stepped(t, known, *released["sizes"].in_records(), gradient)
 
@@ -323,14 +348,14 @@ class Model:
             length=self._null_weight(known) * squared * rows,
         )
 
-    def _without_weak(self, known: Known, curvature: Curvature) -> Known:
+    def _without_weak(self, known: Known) -> Known:
         """Return the state without categories whose own curvature is not above its noise.
 
         Kept, they would make the intervals of all others several times as wide.
         """
-        matrix, columns = curvature.matrix, known.columns
+        matrix, columns = known.of_curvature.matrix, known.columns
         own = np.diag(matrix)[:-1] - matrix[:-1, -1] ** 2 / max(float(matrix[-1, -1]), 1e-9)
-        weak = (columns.rare > 0) & (own < _WEAK * curvature.noise_std)
+        weak = (columns.rare > 0) & (own < _WEAK * known.curvature_std)
         return replace(known, columns=replace(columns, shown=columns.shown * ~weak))
 
     def _stepped(
@@ -344,20 +369,21 @@ class Model:
         def price(name: str) -> float:
             return multiplier / sqrt(following[name].weight)
 
-        longest = sqrt(self.design.reach_squared(columns, whole_box=True))
-        most = self.rows_of_unit * longest * self._residuals(known)[1]
-        cut, lost = cut_of(counts[0], noise_std, most, price("gradient"), columns.n)
+        most, most_curvature = self._most(known)
+        tail = Tail.of(counts[0], noise_std, most, columns.n)
+        cut, lost = tail.cut(price("gradient"))
+        if t == NULL:  # the first cut did not know the sizes
+            gradient = replace(gradient, lost=float(tail.excess(np.array([known.cut]))[0]))
         typical = float(CLASSES[middle_class(counts[0], columns.n)])
         hidden = _SAME_WAY * typical * float(columns.rare[columns.shown == 0].sum())
         gradient = replace(gradient, lost=hypot(gradient.lost, hidden))
         weights = self._moved(known, [gradient]).weights
         known = replace(known, weights=weights, cut=cut, lost=hypot(lost, hidden))
         if t == NULL:
-            weight = self._null_weight(known)
-            most = self.rows_of_unit * longest**2 * weight
-            length, lost = cut_of(counts[1], noise_std, most, price("curvature"), columns.n)
+            tail = Tail.of(counts[1], noise_std, most_curvature, columns.n)
+            length, lost = tail.cut(price("curvature"))
             # Sizes were counted at the null model; elsewhere most weights may be larger.
-            growth = self.family.growth(weight)
+            growth = self.family.growth(self._null_weight(known))
             return replace(known, length=length * growth, lost_curvature=lost * growth)
         if self.sandwich:
             at = cut_of_squares(counts[0], noise_std, columns.n, price("sandwich"))
@@ -388,9 +414,9 @@ class Model:
         found = moved(
             known.weights,
             gradients,
-            Curvature(matrix_of(known.curvature), known.curvature_std, known.lost_curvature),
+            known.of_curvature,
             Prior(self._null(known), deviation, known.kept),
-            drift=self.family.drift,
+            drift=self.family.drift_at(self._null_mean(known)),
             last=last,
         )
         far, constant = _FARTHEST_LINEAR if self.family.linear else _FARTHEST
@@ -402,7 +428,16 @@ class Model:
         """Return the weights after the last round."""
         middle = Gradient(known.middle_at, known.middle, known.middle_std, known.middle_lost)
         last = Gradient(known.weights, known.last, known.last_std, known.lost)
-        return self._moved(known, (middle, last), last=True)
+        found = self._moved(known, (middle, last), last=True)
+        if self.family.linear:
+            return found
+        # Newton's steps to strong effects are alike and too long or short in the same way. So half
+        # of the change of the curvature by the last one is expected on this one.
+        step, before = found.weights - known.weights, known.weights - known.middle_at
+        matrix, bend = matrix_of(known.curvature), matrix_of(known.bend)
+        part = float(step @ matrix @ before) / max(float(before @ matrix @ before), 1e-9)
+        curvature = packed_of(matrix + np.clip(part, 0.0, 1.0) / 2 * bend)
+        return self._moved(replace(known, curvature=curvature), (middle, last), last=True)
 
     def sampling(self, known: Known, solution: Solution) -> Floats:
         """Return the covariance of weights over samples of this size."""

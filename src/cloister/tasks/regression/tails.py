@@ -12,6 +12,9 @@ References
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers
@@ -20,7 +23,7 @@ from cloister.core.randomness import public_generator
 CLASSES = 2.0 ** (np.arange(-24, 41) / 2)
 """Upper ends of the classes in which sizes are counted, two to an octave."""
 
-_SURE = 3.0  # deviations of noise above which a count is relied on
+_SURE, _CERTAIN = 3.0, 5.0  # deviations of noise above which a count is relied on
 _FLATTEST, _STEEPEST = 1.4, 4.0  # powers of a tail
 _SAME_WAY = 0.7  # share of cut parts that point in the same direction
 _DRAWS = 64  # of the noise of counts
@@ -38,55 +41,65 @@ def middle_class(counts: Floats, n: float) -> int:
     return int(np.argmax(np.cumsum(counts) > n / 2))
 
 
-def cut_of(
-    counts: Floats, noise_std: float, most: float, price: float, n: float
-) -> tuple[float, float]:
-    """Choose the length to which payloads are cut.
+@dataclass(frozen=True)
+class Tail:
+    """Numbers of units above each size, as far as noisy counts show them.
 
-    Parameters
-    ----------
-    most : float
-        A public bound on all sizes.
-
-    Returns
-    -------
-    cut : float
-        The length at which noise and what is cut off are least together.
-    excess : float
-        Likely length of the sum of all parts that are cut off.
-
-    Notes
-    -----
-    The number of units above a class is taken from the counts, as far as it is above the
-    noise. Beyond, it falls like a power that is as steep as the last octave [H75]_. The excess is
-    the root of its mean square over redraws of the noise.
+    Up to the class `last` they are the counts above it. Beyond, they fall like a power that is as
+    steep as the octave before [H75]_, up to the size `most`. There is a row for each redraw of the
+    noise.
     """
-    top = min(int(np.searchsorted(CLASSES, most)) + 1, len(CLASSES) - 1)
-    counts = counts[: top + 1]
-    noise = public_generator("tail of sizes").normal(0.0, 1.0, (_DRAWS, top + 1))
-    drawn = np.vstack([counts, counts + noise_std * noise])
-    above = np.zeros_like(drawn)  # numbers of units above the upper end of a class
-    above[:, :-1] = np.cumsum(drawn[:, :0:-1], axis=1)[:, ::-1]
-    error = noise_std * np.sqrt(np.maximum(np.arange(top, -1, -1), 1.0))
-    middle = min(middle_class(counts, n), top - 1)
-    last = middle
-    while last + 1 < top and above[0, last + 1] > _SURE * error[last + 1]:
-        last += 1
-    left = np.maximum(above[:, last], 0.0)[:, None]
-    before = np.maximum(above[:, max(last - 2, 0)], 1.0)[:, None]  # an octave lower
-    power = np.clip(np.log2(before / np.maximum(left, 1e-3)), _FLATTEST, _STEEPEST)
-    end = CLASSES[last]
-    most = max(most, end * 1.01)
-    cuts = np.geomspace(CLASSES[middle], most, _PLACES)
-    # The excess above a cut is the integral of the number above, from the cut on.
-    far = np.maximum(cuts, end)
-    lost = left * ((far / end) ** -power * far - (most / end) ** -power * most) / (power - 1)
-    for j in range(middle, last):
-        width = np.maximum(CLASSES[j + 1] - np.maximum(CLASSES[j], cuts), 0.0)
-        lost = lost + np.maximum(above[:, j : j + 1], left) * width
-    excess = _SAME_WAY * np.sqrt((lost**2).mean(axis=0))
-    best = int(np.hypot(price * cuts, excess).argmin())
-    return float(cuts[best]), float(excess[best])
+
+    above: Floats
+    power: Floats
+    middle: int  # class that half of the units reach
+    last: int
+    most: float
+
+    @classmethod
+    def of(cls, counts: Floats, noise_std: float, most: float, n: float) -> Self:
+        """Return the tail of `n` units whose sizes are probably at most `most`."""
+        above = np.append(np.cumsum(counts[:0:-1])[::-1], 0.0)
+        seen = np.flatnonzero(above > _CERTAIN * noise_std * np.sqrt(np.arange(len(counts))[::-1]))
+        # The largest size is a guess if units have many rows: counts may show larger ones.
+        top = max(int(np.searchsorted(CLASSES, most)), int(seen[-1]) if seen.size else 0) + 1
+        top = min(top, len(CLASSES) - 1)
+        counts = counts[: top + 1]
+        noise = public_generator("tail of sizes").normal(0.0, 1.0, (_DRAWS, top + 1))
+        drawn = np.vstack([counts, counts + noise_std * noise])
+        above = np.zeros_like(drawn)
+        above[:, :-1] = np.cumsum(drawn[:, :0:-1], axis=1)[:, ::-1]
+        error = noise_std * np.sqrt(np.maximum(np.arange(top, -1, -1), 1.0))
+        last = middle = min(middle_class(counts, n), top - 1)
+        while last + 1 < top and above[0, last + 1] > _SURE * error[last + 1]:
+            last += 1
+        left = np.maximum(above[:, last], 1e-3)
+        before = np.maximum(above[:, max(last - 2, 0)], 1.0)  # an octave lower
+        power = np.clip(np.log2(before / left), _FLATTEST, _STEEPEST)
+        return cls(above, power[:, None], middle, last, max(most, CLASSES[last] * 1.01))
+
+    def excess(self, cuts: Floats) -> Floats:
+        """Return the likely length of the sum of all parts above each cut.
+
+        It is the root of the mean square over redraws of the noise.
+        """
+        end, power = CLASSES[self.last], self.power
+        left = np.maximum(self.above[:, self.last], 0.0)[:, None]
+        # The sum above a cut is the integral of the number of units above, from the cut on.
+        far = np.clip(cuts, end, self.most)
+        whole = (far / end) ** -power * far - (self.most / end) ** -power * self.most
+        lost = left * whole / (power - 1)
+        for j in range(self.middle, self.last):
+            width = np.maximum(CLASSES[j + 1] - np.maximum(CLASSES[j], cuts), 0.0)
+            lost = lost + np.maximum(self.above[:, j : j + 1], left) * width
+        return np.asarray(_SAME_WAY * np.sqrt((lost**2).mean(axis=0)))
+
+    def cut(self, price: float) -> tuple[float, float]:
+        """Return the cut at which noise and what is cut off are least, and that excess."""
+        cuts = np.geomspace(CLASSES[self.middle], self.most, _PLACES)
+        excess = self.excess(cuts)
+        best = int(np.hypot(price * cuts, excess).argmin())
+        return float(cuts[best]), float(excess[best])
 
 
 def cut_of_squares(counts: Floats, noise_std: float, n: float, price: float) -> float:

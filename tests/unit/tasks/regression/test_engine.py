@@ -22,7 +22,7 @@ from cloister.tasks.regression.engine import (
     sandwich,
 )
 from cloister.tasks.regression.families import FAMILIES, Family, family_of
-from cloister.tasks.regression.tails import CLASSES, class_of, cut_of, cut_of_squares
+from cloister.tasks.regression.tails import CLASSES, Tail, class_of, cut_of_squares
 
 N = 3000
 RNG = public_generator("tests of the engine")
@@ -224,10 +224,10 @@ def test_a_curvature_is_drawn_to_an_earlier_one_by_their_noise() -> None:
 def test_without_noise_a_cut_is_the_price_of_what_it_takes_away() -> None:
     sizes = np.abs(np.random.default_rng(2).normal(0, 1, 20_000))
     counts = np.bincount(class_of(sizes), minlength=len(CLASSES)).astype(float)
-    cut, excess = cut_of(counts, 1e-6, 6.0, 1e-6, len(sizes))
+    cut, excess = Tail.of(counts, 1e-6, 6.0, len(sizes)).cut(1e-6)
     assert cut == pytest.approx(6.0)  # noise costs nothing, so nothing is cut
     assert excess == pytest.approx(0.0, abs=1e-6)
-    cheap, dear = (cut_of(counts, 1.0, 6.0, price, len(sizes)) for price in (10.0, 3000.0))
+    cheap, dear = (Tail.of(counts, 1.0, 6.0, len(sizes)).cut(price) for price in (10.0, 3000.0))
     assert cheap[0] > dear[0]
     for cut, excess in (cheap, dear):
         lost = np.maximum(sizes - cut, 0).sum()
