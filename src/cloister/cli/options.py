@@ -478,6 +478,14 @@ def task_options(task: type[Task], pairs: Iterable[str]) -> dict[str, Any]:
     """Read ``name=value`` pairs of a task's options; a value that is not JSON is text."""
     options = named_values(pairs)
     check_known(task, options)
+    if isinstance(text := options.get("formula"), str):
+        from cloister.tasks.regression.expressions import names_in
+        from cloister.tasks.regression.parse import parse_formula
+
+        # Here, so that a plan has terms: no party that receives it reads the text.
+        formula = parse_formula(text)
+        target = min(names_in(formula.target), default="")
+        options = {"target": target, **options, "formula": formula.to_dict()}
     return options
 
 

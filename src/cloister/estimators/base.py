@@ -374,8 +374,14 @@ class PrivateSupervised(PrivateEstimator):
     target: str | None = None
 
     def _read(self, X: Any, y: Any, spending: BudgetParameters) -> SiloData:
-        about = {k: getattr(self, k, None) for k in ("target", "classes", "target_bounds")}
+        about = {k: getattr(self, k, None) for k in ("classes", "target_bounds")}
+        about["target"] = self._named_target
         return read_labelled(X, y, spending, **about, names=self._columns)
+
+    @property
+    def _named_target(self) -> str | None:
+        """The name of the column to predict, if there is a schema."""
+        return self.target
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

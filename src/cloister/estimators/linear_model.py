@@ -21,7 +21,9 @@ from cloister.estimators.base import PrivateClassifier, PrivateSupervised
 from cloister.estimators.forest import by_name
 from cloister.estimators.tables import SiloData, grid_rows
 from cloister.protocol.task import Task
+from cloister.tasks.regression.expressions import names_in
 from cloister.tasks.regression.glm import GeneralizedLinear
+from cloister.tasks.regression.parse import parse_formula
 from cloister.tasks.supervised.contrasts import combination, difference
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
@@ -293,6 +295,10 @@ class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
         As for :class:`~cloister.tasks.regression.glm.GeneralizedLinear`; columns by name, and all
         other columns are covariates by default. `alpha` is the over-dispersion of negative binomial
         counts, `rows_of_unit` and `n_units` are public numbers.
+    formula : str, optional
+        Target and terms in place of `target`, `covariates`, `offset`, `exposure` and `reference`,
+        such as ``"y ~ age + C(arm) + site + offset(log(t))"``; see
+        :func:`~cloister.tasks.regression.parse.parse_formula`. It needs a schema.
     epsilon, bounds, target, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateSupervised`.
 
@@ -339,6 +345,21 @@ class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
     reference: Mapping[str, str] | None = None
     rows_of_unit: int = 1
     n_units: int | None = None
+    formula: str | None = None
+
+    @property
+    def _named_target(self) -> str | None:
+        if self.formula is None:
+            return self.target
+        named = names_in(parse_formula(self.formula).target)
+        # An expression of two columns is refused when the task is designed.
+        return min(named, default=None)
+
+    def _options(self, data: SiloData) -> dict[str, Any]:
+        options = super()._options(data)
+        if self.formula is not None:
+            options["formula"] = parse_formula(self.formula).to_dict()
+        return options
 
     def _check(self) -> None:
         if not isinstance(self.bounds, Schema) and self.target_bounds is None:
@@ -361,6 +382,10 @@ class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
         assert isinstance(task, GeneralizedLinear)
         return task
 
-    def predict(self, X: Any) -> Floats:
-        """Return the predicted mean of the target of each record; shape (n_samples,)."""
-        return self._model.predict(self.result_.results, grid_rows(self, X))
+    def predict(self, X: Any, silo: str | None = None) -> Floats:
+        """Return the predicted mean of the target of each record; shape (n_samples,).
+
+        `silo` is the silo of all records, if the formula has the term ``site``.
+        """
+        task = self._model if silo is None else self._model.at_silo(silo)
+        return task.predict(self.result_.results, grid_rows(self, X))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import sqrt
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -26,12 +26,16 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import summed
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
-from cloister.tasks.columns import codes, in_cache, position
+from cloister.tasks.columns import codes, columns_of, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Target, build_task, noise_multiplier_for
 from cloister.tasks.regression import report
 from cloister.tasks.regression.design import FEWEST_BINS, MOST_BINS, Term
+from cloister.tasks.regression.expressions import names_in
 from cloister.tasks.regression.families import family_of
+from cloister.tasks.regression.formula import Design as FormulaDesign
+from cloister.tasks.regression.formula import Formula, design_of
+from cloister.tasks.regression.formula import Term as FormulaTerm
 from cloister.tasks.regression.rounds import CURVATURE_SHARE, PLACES, ROUNDS, SHARES, Known, Model
 from cloister.tasks.regression.tails import CLASSES
 from cloister.tasks.state import decode_state, encode_state
@@ -79,6 +83,13 @@ class GeneralizedLinear(Gaussian):
         Usual number of rows of a unit, and number of units: public.
     bins : int
         Number of bins of a histogram.
+    formula : mapping
+        The columns of the model, if they come from a formula; see
+        :meth:`.formula.Design.to_dict`. Then `covariates` are the columns that it uses.
+    columns : tuple of str
+        Names of all columns, if there is a formula.
+    here : str
+        The silo that holds the records, for the term ``site``; no part of a plan.
 
     Notes
     -----
@@ -113,6 +124,9 @@ class GeneralizedLinear(Gaussian):
         reference: Reference = None
         rows_of_unit: Annotated[Whole, "usual number of rows of a unit, if it has several"] = 1
         n_units: Annotated[Whole | None, "public number of units; nominal_n by default"] = None
+        formula: Annotated[
+            Mapping[str, Any] | None, "terms of the model, as parse_formula(TEXT).to_dict()"
+        ] = None
 
     n_features: Features
     target: int
@@ -132,7 +146,12 @@ class GeneralizedLinear(Gaussian):
     client_column: Annotated[int, Range(-1)] = -1
     rows_of_unit: Whole = 1
     bins: Annotated[int, Range(2, 1024)] = 64
+    formula: Mapping[str, Any] | None = None
+    columns: tuple[str, ...] = ()
+    here: str = ""
     frac_bits: int = 16
+
+    later: ClassVar[tuple[str, ...]] = ("formula", "columns", "here")
 
     def __post_init__(self) -> None:
         columns = {"levels": self.levels, "low": self.low, "high": self.high}
@@ -146,7 +165,8 @@ class GeneralizedLinear(Gaussian):
                 "covariates, target, offset, weights and unit must be different columns of "
                 f"{self.n_features}, got {used}."
             )
-        if any(self.levels[j] == 1 for j in self.covariates) or not self.covariates:
+        named = self.formula or self.covariates  # a formula may have the silo alone
+        if any(self.levels[j] == 1 for j in self.covariates) or not named:
             raise PlanError(
                 "covariates must be columns of numbers or of two categories or more; leave out "
                 "those with one."
@@ -200,6 +220,12 @@ class GeneralizedLinear(Gaussian):
         taken = {target, client, *others.values()}
         chosen = [position(columns, name, "covariates") for name in options.covariates]
         covariates = chosen or [j for j in range(len(columns)) if j not in taken]
+        names, formula = tuple(_names(facts, covariates)), None
+        if options.formula is not None:
+            formula = _design_of(options.formula, facts, options)
+            used = frozenset().union(*(names_in(term.expression) for term in formula.terms))
+            covariates = [j for j, name in enumerate(facts.names) if name in used]
+            names = (*_names_of(formula), "intercept")
         reference: tuple[int, ...] = ()
         if options.reference:
             every = chosen_references(columns, options.reference, options.target)
@@ -216,10 +242,13 @@ class GeneralizedLinear(Gaussian):
             options,
             target=target,
             covariates=tuple(covariates),
-            names=tuple(_names(facts, covariates)),
+            names=names,
             **others,
             sandwich=robust,
-            reference=reference,
+            # As in R; products of categories are relative to the same levels.
+            reference=tuple(t.reference or 0 for t in formula.terms) if formula else reference,
+            formula=formula.to_dict() if formula else None,
+            columns=facts.names if formula else (),
             clients=facts.unit if client >= 0 else "row",
             client_column=client,
         )
@@ -256,9 +285,32 @@ class GeneralizedLinear(Gaussian):
     # Columns --------------------------------------------------------------------------------------
 
     @cached_property
+    def _formula(self) -> FormulaDesign | None:
+        return None if self.formula is None else FormulaDesign.from_dict(self.formula)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The silos that have terms in the model."""
+        return self._formula.sites if self._formula else ()
+
+    def at_silo(self, silo: str) -> Self:
+        """Return the task for the records of one silo."""
+        if silo not in self.sites:
+            raise PlanError(f"silo must be one of {', '.join(self.sites)}, got {silo!r}.")
+        return replace(self, here=silo)
+
+    @cached_property
     def _levels(self) -> tuple[int, ...]:
-        """Levels of the covariates."""
+        """Levels of the terms, 0 for numbers."""
+        if self._formula:
+            return tuple(len(term.levels) for term in self._formula.terms)
         return tuple(self.levels[j] for j in self.covariates)
+
+    def _term_of(self, column: FormulaTerm) -> Term:
+        """Return a column of a formula as a term of the model."""
+        public = columns_of(self.columns, self.low, self.high)
+        of = column.on_grid(public, self.frac_bits, self.here or None)
+        return Term(column.name, of, column.low, column.high, column.levels)
 
     def _term(self, column: int) -> Term:
         levels, one = self.levels[column], 1 << self.frac_bits
@@ -274,17 +326,22 @@ class GeneralizedLinear(Gaussian):
     @cached_property
     def model(self) -> Model:
         """The model with its rounds."""
-        target = self._term(self.target)
+        formula = self._formula
+        target = self._term_of(formula.target) if formula else self._term(self.target)
         if self.family == "binomial" and not target.levels:
             # An event is a number of a half or more, so that 0 and 1 may have any bounds.
             of = target.in_data_units
             target = Term(target.name, lambda r: (of(r) >= 0.5).astype(np.int64), levels=("0", "1"))
         place = self.exposure if self.offset is None else self.offset
+        offset = None if place is None else self._term(place)
+        if formula and formula.offset:
+            offset = self._term_of(formula.offset)
+        terms = map(self._term_of, formula.terms) if formula else map(self._term, self.covariates)
         return Model(
             family=family_of(self.family, self.alpha),
-            terms=tuple(self._term(j) for j in self.covariates),
+            terms=tuple(terms),
             target=target,
-            offset=None if place is None else self._term(place),
+            offset=offset,
             exposure=self.exposure is not None,
             counted=None if self.weights is None else self._term(self.weights),
             sandwich=self.sandwich,
@@ -371,7 +428,7 @@ class GeneralizedLinear(Gaussian):
             self._levels,
             tuple(int(r) for r in known.columns.reference),
             self.reference,
-            tuple((self.low[j], self.high[j]) for j in self.covariates),
+            tuple((term.low, term.high) for term in model.terms),
             model.unit(known),
             model.middle(known) if linear else 0.0,
         )
@@ -381,6 +438,11 @@ class GeneralizedLinear(Gaussian):
 
     def predict(self, results: Results, records: Records) -> Floats:
         """Return the predicted mean of the target; shape (n_samples,), data units."""
+        if self.sites and not self.here:
+            raise PlanError(
+                f"predictions of a model with the term site need a silo, one of "
+                f"{', '.join(self.sites)}; name it."
+            )
         return self.model.predicted(np.asarray(results["grid_coef"]), records)
 
     def summary(
@@ -400,3 +462,30 @@ def _names(facts: PublicFacts, covariates: list[int]) -> Iterator[str]:
         column = facts.columns[j]
         yield from [f"{column.name}={label}" for label in column.categories] or [column.name]
     yield "intercept"
+
+
+def _names_of(design: FormulaDesign) -> Iterator[str]:
+    """Yield the name of each coefficient of a formula."""
+    for term in design.terms:
+        yield from [f"{term.name}={label}" for label in term.levels] or [term.name]
+
+
+def _design_of(
+    written: Mapping[str, Any], facts: PublicFacts, options: GeneralizedLinear.Options
+) -> FormulaDesign:
+    """Return the design of a formula, or raise PlanError for what the model does not have."""
+    found = design_of(Formula.from_dict(written), facts.columns, facts.silos)
+    others = (options.covariates, options.offset, options.exposure, options.reference)
+    if any(others):
+        raise PlanError(
+            "covariates, offset, exposure and reference must be part of the formula, not options; "
+            "remove them."
+        )
+    if names_in(found.target.expression) != {options.target}:
+        raise PlanError(
+            f"target must be the column on the left of the formula, {found.target.name!r}, got "
+            f"{options.target!r}."
+        )
+    if not found.intercept:
+        raise PlanError("formula must have an intercept; remove '- 1' or '0'.")
+    return found
