@@ -92,7 +92,7 @@ class GeneralizedLinear(Gaussian):
     noise_multiplier: ClassVar[float] = 0.0
     alone: ClassVar[bool] = False
 
-    example: ClassVar[Example] = Example(MIXED, {"target": "weight"})
+    example: ClassVar[Example] = Example(MIXED, {"target": "weight", "n_units": 5000})
 
     @declared
     class Options:
