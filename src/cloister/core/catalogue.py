@@ -20,6 +20,9 @@ if TYPE_CHECKING:  # the public names, for type checkers and editors
     from cloister.estimators.federated_learning import FederatedLearner as FederatedLearner
     from cloister.estimators.forest import DPRandomForestClassifier as DPRandomForestClassifier
     from cloister.estimators.kmeans import DPKMeans as DPKMeans
+    from cloister.estimators.linear_model import (
+        DPGeneralizedLinearRegressor as DPGeneralizedLinearRegressor,
+    )
     from cloister.estimators.linear_model import DPLinearRegression as DPLinearRegression
     from cloister.estimators.linear_model import DPLogisticRegression as DPLogisticRegression
     from cloister.estimators.measures import cluster_quality as cluster_quality
@@ -101,7 +104,10 @@ ROWS = {
         "python": ("forest:DPRandomForestClassifier",),
     },
     "glloyd": {"task": "clustering.kmeans:GLloyd"},
-    "glm": {"task": "regression.glm:GeneralizedLinear"},
+    "glm": {
+        "task": "regression.glm:GeneralizedLinear",
+        "python": ("linear_model:DPGeneralizedLinearRegressor",),
+    },
     "linear": {
         "task": "supervised.linear:Linear",
         "python": ("linear_model:DPLinearRegression",),

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.core.arrays import Floats
 
@@ -38,8 +38,6 @@ class Family:
         Residual over the difference of target and mean, and Fisher's weight of a record.
     drift : float
         Half of the relative change of the curvature for a margin that changes by 1.
-    growth : function of the weight at the null model
-        Factor by which the weight of most records may grow after it.
     dispersed : bool
         Whether the variance has a free factor, which squared residuals estimate.
     alpha : float, >= 0
@@ -52,7 +50,6 @@ class Family:
     factor: Callable[[Floats, float], Floats]
     weight: Callable[[Floats, float], Floats]
     drift: float = 0.5
-    growth: Callable[[float], float] = lambda weight: 2.0
     dispersed: bool = False
     alpha: float = 0.0
 
@@ -70,6 +67,12 @@ class Family:
         """Return residual and weight of each record at its margin, both of its shape."""
         mean = self.mean(margin)
         return (target - mean) * self.factor(mean, self.alpha), self.weight(mean, self.alpha)
+
+    def growth(self, weight: float) -> float:
+        """Return the factor by which most weights may grow from that at the null model."""
+        if self.linear:
+            return 1.0
+        return min(0.25 / weight, 2.0) if self.name == "binomial" else 2.0
 
     def drift_at(self, mean: float) -> float:
         """Return the drift near a mean: weights of rare events change like those of counts."""
@@ -104,48 +107,45 @@ def _logit(share: float) -> float:
     return float(np.log(share / (1 - share)))
 
 
-def _ones(mean: Floats, alpha: float) -> NDArray[np.float64]:
+# Functions with names: a task is sent to workers, and a fitted model is stored.
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _ones(mean: Floats, alpha: float) -> Floats:
     return np.ones_like(mean)
+
+
+def _of_share(mean: Floats, alpha: float) -> Floats:
+    return mean * (1 - mean)
+
+
+def _of_count(mean: Floats, alpha: float) -> Floats:
+    return mean
+
+
+def _over_dispersed(mean: Floats, alpha: float) -> Floats:
+    return 1 / (1 + alpha * mean)
+
+
+def _of_dispersed(mean: Floats, alpha: float) -> Floats:
+    return mean / (1 + alpha * mean)
+
+
+def _relative(mean: Floats, alpha: float) -> Floats:
+    return 1 / mean
 
 
 FAMILIES: Mapping[str, Family] = {
     family.name: family
     for family in (
-        Family(
-            "gaussian",
-            lambda m: m,
-            lambda mean: mean,
-            _ones,
-            _ones,
-            drift=0.0,
-            growth=lambda weight: 1.0,
-            dispersed=True,
-        ),
-        Family(
-            "binomial",
-            _expit,
-            _logit,
-            _ones,
-            lambda mean, _: mean * (1 - mean),
-            drift=0.25,
-            growth=lambda weight: min(0.25 / weight, 2.0),
-        ),
-        Family("poisson", exponential, _logarithm, _ones, lambda mean, _: mean),
-        Family(
-            "negative-binomial",
-            exponential,
-            _logarithm,
-            lambda mean, alpha: 1 / (1 + alpha * mean),
-            lambda mean, alpha: mean / (1 + alpha * mean),
-        ),
-        Family(
-            "gamma",
-            exponential,
-            _logarithm,
-            lambda mean, _: 1 / mean,
-            _ones,
-            dispersed=True,
-        ),
+        Family("gaussian", _same, _same, _ones, _ones, drift=0.0, dispersed=True),
+        Family("binomial", _expit, _logit, _ones, _of_share, drift=0.25),
+        Family("poisson", exponential, _logarithm, _ones, _of_count),
+        Family("negative-binomial", exponential, _logarithm, _over_dispersed, _of_dispersed),
+        Family("gamma", exponential, _logarithm, _relative, _ones, dispersed=True),
     )
 }
 """Families by name. The gamma family has the logarithm as its link."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -103,7 +103,7 @@ class GeneralizedLinear(Gaussian):
     noise_multiplier: ClassVar[float] = 0.0
     alone: ClassVar[bool] = False
 
-    example: ClassVar[Example] = Example(MIXED, {"target": "weight"})
+    example: ClassVar[Example] = Example(MIXED, {"target": "weight", "n_units": 5000})
 
     @declared
     class Options:
@@ -313,15 +313,11 @@ class GeneralizedLinear(Gaussian):
         return Term(column.name, of, column.low, column.high, column.levels)
 
     def _term(self, column: int) -> Term:
-        levels, one = self.levels[column], 1 << self.frac_bits
+        levels, low, high = self.levels[column], self.low[column], self.high[column]
         if levels:
-            return Term(
-                str(column),
-                lambda records: codes(records[:, column], levels, self.frac_bits),
-                levels=tuple(map(str, range(levels))),
-            )
-        low, high = self.low[column], self.high[column]
-        return Term(str(column), lambda records: records[:, column] / one, low, high)
+            of = partial(_codes, column, levels, self.frac_bits)
+            return Term(str(column), of, levels=tuple(map(str, range(levels))))
+        return Term(str(column), partial(_places, column, 1 << self.frac_bits), low, high)
 
     @cached_property
     def model(self) -> Model:
@@ -330,8 +326,7 @@ class GeneralizedLinear(Gaussian):
         target = self._term_of(formula.target) if formula else self._term(self.target)
         if self.family == "binomial" and not target.levels:
             # An event is a number of a half or more, so that 0 and 1 may have any bounds.
-            of = target.in_data_units
-            target = Term(target.name, lambda r: (of(r) >= 0.5).astype(np.int64), levels=("0", "1"))
+            target = Term(target.name, partial(_events, target), levels=("0", "1"))
         place = self.exposure if self.offset is None else self.offset
         offset = None if place is None else self._term(place)
         if formula and formula.offset:
@@ -454,6 +449,21 @@ class GeneralizedLinear(Gaussian):
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of them per half box."""
         return report.displays_of(self, results, columns[self.target])
+
+
+# Functions with names: a task is sent to workers, and a fitted model is stored.
+
+
+def _codes(column: int, levels: int, frac_bits: int, records: Records) -> Integers:
+    return codes(records[:, column], levels, frac_bits)
+
+
+def _places(column: int, one: int, records: Records) -> Floats:
+    return records[:, column] / one
+
+
+def _events(target: Term, records: Records) -> Integers:
+    return (target.in_data_units(records) >= 0.5).astype(np.int64)
 
 
 def _names(facts: PublicFacts, covariates: list[int]) -> Iterator[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.utils.estimator_checks import check_estimator
 
 from cloister.app.in_process import run_plan
 from cloister.app.job import make_plan
@@ -21,7 +23,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.task import Regressor, UnitTask
 from cloister.tasks.regression.glm import GeneralizedLinear
 from cloister.tasks.regression.rounds import LAST, PLACES, ROUNDS
-from cloister.testing import SimulatedNoise, ZeroNoise, hostile_states, zero_noise
+from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, hostile_states, zero_noise
 
 N = 8000
 EXACT = 1e7  # of epsilon: hardly any noise, so that nothing is cut
@@ -364,3 +366,13 @@ def test_the_estimator_predicts_means_and_survives_a_file(tmp_path: Any) -> None
 def test_the_estimator_requires_bounds_of_the_target() -> None:
     with pytest.raises(PlanError, match="target_bounds"):
         DPGeneralizedLinearRegressor(epsilon=1.0, bounds=(-1, 1)).fit(np.zeros((9, 1)), np.zeros(9))
+
+
+def test_the_estimator_follows_scikit_learn() -> None:
+    model = zero_noise(DPGeneralizedLinearRegressor)(
+        epsilon=1e6, target_bounds=(-1000, 1000), bounds=(-100, 100), nominal_n=200
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(model, expected_failed_checks=dict(UNMET_CHECKS), on_fail=None)
+    assert [r["check_name"] for r in results if r["status"] == "failed"] == []
