@@ -19,7 +19,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")  # before numpy: small products gain nothing from threads
 
 # Numbers of examples belong to the profiles; a test that sets its own says why.
-settings.register_profile("ci", derandomize=True, max_examples=25, deadline=None, database=None)
+settings.register_profile("ci", derandomize=True, max_examples=20, deadline=None, database=None)
 settings.register_profile("nightly", max_examples=1000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

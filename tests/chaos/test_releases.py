@@ -90,11 +90,12 @@ def test_a_mixed_federation_runs_equal_tasks_and_declines_others(
     with LocalFederation(tmp_path / "f", SCHEMA, _tables(tmp_path), command=command) as federation:
         federation.start()
         federation.wait_connected()
-        plan = _plan(federation, "count")
-        assert plan.code is not None
-        assert plan.code.version == TABLE["release"]
-        shown = federation.wait_job(federation.propose(plan))
-        assert (shown["state"], len(shown["survivors"])) == ("done", 3), shown["reason"]
+        for task, options in (("count", {}), ("fastlloyd", {"n_clusters": 2, "rounds": 2})):
+            plan = _plan(federation, task, **options)
+            assert plan.code is not None
+            assert plan.code.version == TABLE["release"]
+            shown = federation.wait_job(federation.propose(plan))
+            assert (shown["state"], len(shown["survivors"])) == ("done", 3), shown["reason"]
         monkeypatch.setattr(releases, "earlier_code", lambda _: None)  # as if the task had changed
         with pytest.raises(PlanError, match="upgrade that silo, or plan without it"):
             _plan(federation, "count")

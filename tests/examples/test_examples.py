@@ -64,6 +64,7 @@ def test_a_script_runs_and_prints_its_bill(name: str, tmp_path: Path) -> None:
     assert "spent" in done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["hospitals"])
 def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
     notebook = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from cloister.app.in_process import InProcess, run_plan
 from cloister.app.job import make_plan
@@ -117,6 +118,7 @@ def test_a_job_gives_bit_for_bit_the_centres_of_one_process(
     print(f"mean round time over FLARE: {1000 * float(seconds) / plan.rounds:.1f} ms")
 
 
+@pytest.mark.nightly
 def test_a_job_that_flare_stopped_goes_on_when_it_is_submitted_again(
     federation: Federation, tmp_path: Path
 ) -> None:
@@ -184,6 +186,7 @@ def test_a_class_that_is_not_on_the_list_is_not_built(federation: Federation, tm
     assert "ComponentNotAuthorized" in "".join(federation.log(silo) for silo in SILOS)
 
 
+@pytest.mark.nightly
 def test_the_job_goes_on_without_a_site_that_is_lost(
     federation: Federation, tmp_path: Path
 ) -> None:

@@ -351,8 +351,8 @@ COORDINATOR = (
     Mutant(
         "a share of the key counts for one of the seed",
         _AGGREGATOR + "_check_shares",
-        "== committed[member][t][0 if member in survivors else 1]",
-        "in committed[member][t]",
+        "== committed[member][0 if member in survivors else 1]",
+        "in committed[member]",
         seed="lies",
     ),
     Mutant(

@@ -6,7 +6,7 @@ An estimate holds released values with the ends of their confidence intervals.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -223,8 +223,6 @@ class Heatmap:
         0 is white, and the two signs have two colours.
     absent : str
         The text in place of a value that is not a number.
-    dates : tuple of int
-        Columns of dates, as years with a fraction.
     """
 
     title: str
@@ -232,7 +230,6 @@ class Heatmap:
     note: str = ""
     shade: Floats | None = None
     absent: str = NOT_KNOWN
-    dates: tuple[int, ...] = ()
 
     @property
     def headings(self) -> tuple[str, ...]:
@@ -242,11 +239,7 @@ class Heatmap:
     def numbers(self) -> Iterator[tuple[str, tuple[Estimate, ...]]]:
         """Yield the name and the numbers of each row."""
         for i, name in enumerate(self.estimate.labels[0]):
-            cells = enumerate(self.estimate[i].cells())
-            yield (
-                name,
-                tuple(replace(cell, unit=DATE) if j in self.dates else cell for j, cell in cells),
-            )
+            yield name, tuple(self.estimate[i].cells())
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from cloister import (
     DataError,
     DataLossWarning,
     DPBounds,
+    DPGeneralizedLinearRegressor,
     DPKMeans,
     DPLinearRegression,
     DPLogisticRegression,
@@ -74,9 +75,11 @@ LAST: dict[Any, tuple[dict[str, Any], ...]] = {
     DPLogisticRegression: (ILL,),
     DPRandomForestClassifier: (ILL,),
     DPLinearRegression: (RISK,),
+    DPGeneralizedLinearRegressor: (RISK,),
 }
 SAVED = [
     DPBounds,
+    DPGeneralizedLinearRegressor,
     DPKMeans,
     DPLinearRegression,
     DPLogisticRegression,
@@ -109,7 +112,7 @@ def by_schema(kind: Any, **rules: Any) -> Any:
 
 def plain(kind: Any, **given: Any) -> Any:
     made: dict[str, Any] = {"epsilon": 4.0, "nominal_n": N, "bounds": ([0, -3], [100, 9])}
-    if kind is DPLinearRegression:
+    if kind in (DPLinearRegression, DPGeneralizedLinearRegressor):
         made["target_bounds"] = (-20, 60)
     elif kind in LAST:
         made["classes"] = ["no", "yes"]

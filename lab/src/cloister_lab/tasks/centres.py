@@ -10,7 +10,7 @@ import numpy as np
 from cloister.core.declared import Whole, declared
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import Floats, GridState, Profile, State
-from cloister.tasks.clustering.clusters import Clustering, Dates, centres_in_units
+from cloister.tasks.clustering.clusters import Clustering, centres_in_units
 from cloister.tasks.clustering.kmeans import GLloyd, SuLloyd
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.intervals import BOX
@@ -37,7 +37,6 @@ class Centres(Clustering):
     n_features: Whole
     frac_bits: int = 16
     public_seed: int = 0
-    dates: Dates = ()
 
     def start(self) -> State:
         """Return sphere-packing centres, never records; nothing is known of sizes and intervals."""

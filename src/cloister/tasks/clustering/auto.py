@@ -36,7 +36,7 @@ from cloister.tasks.clustering.auto_routes import (
     results_of,
     route_of,
 )
-from cloister.tasks.clustering.clusters import Clustering, Dates
+from cloister.tasks.clustering.clusters import Clustering
 from cloister.tasks.clustering.estimation import (
     ESTIMATION_RELEASES,
     Estimated,
@@ -105,7 +105,6 @@ class Auto(Clustering, Gaussian):
     mu: Positive
     frac_bits: int = 16
     public_seed: int = 0
-    dates: Dates = ()
 
     def __post_init__(self) -> None:
         check_numbers(self.n_clusters, self.n_features, self.mu, self.frac_bits)

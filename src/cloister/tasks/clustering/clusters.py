@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil, isfinite
+from math import ceil
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Results
-from cloister.core.dates import nearest_day
-from cloister.core.declared import Range
 from cloister.core.display import (
     Bars,
     Cell,
@@ -27,7 +25,6 @@ from cloister.core.display import (
 )
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import Mechanism
-from cloister.tasks.interval_tables import in_days
 from cloister.tasks.intervals import above_noise, differences, ratio_interval, size_interval
 from cloister.tasks.state import decode_state
 
@@ -35,8 +32,6 @@ if TYPE_CHECKING:
     from cloister.data.schema import Schema
     from cloister.protocol.plan import Plan
 
-Dates = tuple[Annotated[int, Range(0)], ...]
-"""The columns of dates of a task."""
 LEFT_OUT = 0.15
 """Share of the nominal records that may be missing without a warning, as it may be rounded."""
 
@@ -140,13 +135,11 @@ def expected_half_widths(
     }
 
 
-def estimates_of(
-    results: Results, columns: tuple[str, ...], dates: tuple[int, ...]
-) -> tuple[Estimate, Estimate]:
+def estimates_of(results: Results, columns: tuple[str, ...]) -> tuple[Estimate, Estimate]:
     """Return centres and sizes with their intervals.
 
-    With verdicts, the intervals of the centres hold together. A centre that is not determined has
-    no interval and one digit, or the first day of a year in the columns `dates`.
+    With verdicts, the intervals of the centres hold together, and a centre that is not
+    determined has one digit and no interval.
     """
     names = tuple(f"cluster {j}" for j in range(len(results["centres"])))
     distinct_sizes = above_noise(results["sizes"], results["size_half_width"])
@@ -157,9 +150,7 @@ def estimates_of(
         low, high = all_at_once(centres, low, high)
         holds = results["verdict"][:, None] > 0
         low, high = (np.where(holds, end, np.nan) for end in (low, high))
-        rough = _one_digit(centres)
-        rough[:, list(dates)] = np.rint(centres[:, list(dates)])
-        centres = np.where(holds, centres, rough)
+        centres = np.where(holds, centres, _one_digit(centres))
     sizes = around(results["sizes"], results["size_half_width"], distinct=distinct_sizes)
     return (
         Estimate(centres, low, high, distinct=of_centres, labels=(names, columns)),
@@ -192,42 +183,31 @@ def _one_digit(values: Floats) -> Floats:
     return np.array([float(f"{value:.0e}") for value in values.flat]).reshape(values.shape)
 
 
-def centre_displays(
-    results: Results, columns: tuple[str, ...], dates: tuple[int, ...]
-) -> tuple[Display, ...]:
-    """Return the centres as a table and a heat map, their projection, and the sizes.
-
-    `dates` are the indices of the columns of dates.
-    """
-    centres, sizes = estimates_of(results, columns, dates)
+def centre_displays(results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
+    """Return the centres as a table and a heat map, their projection, and the sizes."""
+    centres, sizes = estimates_of(results, columns)
     note = _AT_ONCE if "verdict" in results else _BETWEEN
     of_size = _SIZES_OF_VERDICT if "verdict" in results else f"± is half of {_INTERVAL}"
     return (
-        _table(centres, sizes, results.get("verdict"), dates),
+        _table(centres, sizes, results.get("verdict")),
         Heatmap(
             "Centres at a glance",
             centres,
             "Blue is above the mean of the other centres in a column and orange below, by "
             f"more than the noise of both; white is neither. {note}",
             differences(results["centres"], results["low"], results["high"]),
-            dates=dates,
         ),
-        *(_map(centres, sizes.values, dates) if _is_worth_a_map(centres.values) else ()),
+        *(_map(centres, sizes.values) if _is_worth_a_map(centres.values) else ()),
         Bars("Noisy sizes", replace(sizes, distinct=None), of_size),
     )
 
 
-def _table(
-    centres: Estimate, sizes: Estimate, verdict: Floats | None, dates: tuple[int, ...]
-) -> Table:
+def _table(centres: Estimate, sizes: Estimate, verdict: Floats | None) -> Table:
     """Return a table of sizes and centres; the longer dimension is along the rows."""
     # Readers scroll downwards more easily than sideways.
     names, columns = centres.labels
     corner, heads = "cluster", ("noisy size", *columns)
-    rows: list[tuple[Cell, ...]] = [
-        (sizes[j], *(in_days(cell, i in dates) for i, cell in enumerate(centres[j].cells())))
-        for j in range(len(names))
-    ]
+    rows: list[tuple[Cell, ...]] = [(sizes[j], *centres[j].cells()) for j in range(len(names))]
     note = _BETWEEN
     if verdict is not None:
         heads, note = (*heads, "verdict"), f"{_AT_ONCE} {_MEANINGS}"
@@ -251,11 +231,11 @@ def _is_worth_a_map(centres: Floats) -> bool:
     return n_features > 1 and n_clusters > (1 if n_features == 2 else 3)
 
 
-def _map(estimate: Estimate, sizes: Floats, dates: tuple[int, ...]) -> tuple[Scatter]:
-    """Return the centres in two principal coordinates, or in two columns of numbers."""
+def _map(estimate: Estimate, sizes: Floats) -> tuple[Scatter]:
+    """Return the centres in two principal coordinates, or in the columns if there are two."""
     centres, (names, columns) = estimate.values, estimate.labels
     points, axes = centres, columns[:2]
-    if len(columns) > 2 or dates:  # an axis has no days
+    if len(columns) > 2:
         ranges = np.ptp(centres, axis=0)  # scaled by these, as columns have different units
         middle = (centres - centres.mean(axis=0)) / np.where(ranges > 0, ranges, 1)
         _, _, vectors = np.linalg.svd(middle, full_matrices=False)
@@ -269,12 +249,8 @@ def _map(estimate: Estimate, sizes: Floats, dates: tuple[int, ...]) -> tuple[Sca
 
 
 class Clustering:
-    """Base class of tasks whose results are centres and sizes of clusters.
+    """Base class of tasks whose results are centres and sizes of clusters."""
 
-    Columns of dates are years with a fraction.
-    """
-
-    dates: Dates
     columnwise: ClassVar[Mapping[str, str]] = {
         "half_width": "Expected error of a centre (95 % of the noise, clusters of equal size)"
     }
@@ -313,7 +289,7 @@ class Clustering:
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the displays of :func:`.centres.centre_displays`."""
-        return centre_displays(results, columns, self.dates)
+        return centre_displays(results, columns)
 
     def summary(
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
@@ -342,16 +318,8 @@ class Clustering:
         ends = (cell for name in columns for cell in (name, f"{name} low", f"{name} high"))
         cells = np.stack([results[name] for name in ("centres", "low", "high")], axis=2)
         sizes = results["sizes"], results["size_half_width"], cells.reshape(len(cells), -1)
-        dated = {2 + 3 * j + end for j in self.dates for end in range(3)}  # after two of sizes
         rows: tuple[tuple[Cell, ...], ...] = tuple(
-            (
-                j,
-                *(
-                    str(nearest_day(value)) if i in dated and isfinite(value) else value
-                    for i, value in enumerate(row)
-                ),
-            )
-            for j, row in enumerate(np.column_stack(sizes).tolist())
+            (j, *row) for j, row in enumerate(np.column_stack(sizes).tolist())
         )
         headings = ("cluster", "noisy size", "noisy size ±", *ends)
         if "verdict" in results:

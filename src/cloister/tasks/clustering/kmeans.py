@@ -41,7 +41,6 @@ from cloister.protocol.task import (
 from cloister.tasks.clustering.clusters import (
     SIZE_ERROR,
     Clustering,
-    Dates,
     centres_in_units,
     expected_half_widths,
     unknown,
@@ -161,7 +160,6 @@ class _LloydLoop(Clustering, ABC):
     post: Post = "truncate"
     public_seed: int = 0
     relocate_empty: bool = False
-    dates: Dates = ()
 
     def __post_init__(self) -> None:
         reach = MAX_CENTRE_NORM if self.post == "none" else 1

@@ -33,7 +33,7 @@ from cloister.tasks.clustering.auto_routes import (
     results_of,
     route_of,
 )
-from cloister.tasks.clustering.clusters import Clustering, Dates
+from cloister.tasks.clustering.clusters import Clustering
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
 from cloister.tasks.clustering.synopsis import cell_centres
 from cloister.tasks.options import PublicSeed, build_task
@@ -87,7 +87,6 @@ class SelectK(Clustering, Gaussian):
     mu: Positive
     frac_bits: int = 16
     public_seed: int = 0
-    dates: Dates = ()
 
     def __post_init__(self) -> None:
         if not self.min_clusters < self.max_clusters:

@@ -121,8 +121,8 @@ class RegressionEvaluation(Evaluated):
         error = np.clip(error, -1.0, 1.0)
         absolute, squared, y_squared = (2 * x - 1 for x in (np.abs(error), error**2, y**2))
         payload = np.stack([np.ones(len(y)), error, absolute, squared, y, y_squared], axis=1)
-        # Truncated, so that no number exceeds one unit.
-        return (Rows.dense(np.trunc(payload * (1 << COUNT_BITS)).astype(np.int64)),)
+        # No number exceeds one unit, which is a whole number, so none does after rounding.
+        return (Rows.dense(np.rint(payload * (1 << COUNT_BITS)).astype(np.int64)),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sums of :meth:`rows`; with `silos`, in the first layer."""

@@ -26,7 +26,6 @@ from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Re
 from cloister.core.declared import Length, Probability, Range, Whole, declared
 from cloister.core.display import Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
-from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -59,7 +58,6 @@ _FIRST_SHARE = 0.25  # of the budget, for the first of two trees
 _EVEN = 0.25  # share of the second tree's cells that is spread evenly over the box
 _SEEN = 2.0  # a cell is refined if its count exceeds so many deviations of its noise
 _SHOWN = 256  # cells of a distribution in the results
-_DRAWS = 200  # of the noise, for intervals
 _CURVES = 6  # more curves would make a report unreadable
 
 
@@ -487,8 +485,7 @@ def quantiles_of(
     Notes
     -----
     The target is the value at which the running share of the records reaches the probability,
-    without noise. The interval consists of all cells that are consistent with the noise. Sums that
-    must rise have less noise than counted ones, so their margins are those of public draws. The
+    without noise. The interval consists of all cells that are consistent with the noise. The
     population interval consists of all cells that are consistent with noise and sampling: the share
     below a quantile of the population has the variance ``p (1-p) / n``.
     """
@@ -497,10 +494,8 @@ def quantiles_of(
     share, clear = np.array(probabilities)[:, None], _clearest(edges)
     sums = np.take_along_axis(_running(counts), clear, axis=1)[:, None, :]
     gap = _rising(sums - share * sums[:, :, -1:])
-    variance = noise**2 * _variances(share, clear[:, None, :], trees, n)
+    variance = _variances(share, clear[:, None, :], trees, n)
     sampling = share * (1 - share) * max(float(counts.sum()) / trees, 1.0)
-    near = gap**2 <= INTERVAL_95["gaussian"] ** 2 * (variance + sampling)  # other edges are beyond
-    variance = variance * _kept(gap, near, clear, probabilities, noise) ** 2
 
     def within(variance: Floats) -> tuple[Floats, Floats]:
         reach = INTERVAL_95["gaussian"] * np.sqrt(variance)
@@ -511,48 +506,13 @@ def quantiles_of(
         high = np.take_along_axis(greatest, np.minimum(last, n - 1), axis=1)
         return np.minimum(low, high), np.maximum(low, high)
 
-    low, high = within(variance)
+    low, high = within(noise**2 * variance)
     crossings = [
         [_crossing(of_part, edge) for of_part in of_tree]
         for edge, of_tree in zip(edges, gap, strict=True)
     ]
     value = np.clip(crossings, low, high)  # noise may cross the interval's ends
-    return Estimate(value, low, high, population=within(variance + sampling))
-
-
-def _kept(
-    gap: Floats, near: Flags, clear: Integers, probabilities: Sequence[float], noise: float
-) -> Floats:
-    """Return the part of the noise of running sums that rising sums keep; shape of `gap`.
-
-    It is that of public draws of the noise, added to the released sums that rise. It is 1 for edges
-    that are not `near`.
-    """
-    inner, of_total = _errors(_depth(gap.shape[-1] - 1))
-    parts, kept = np.linspace(0.0, 1.0, gap.shape[-1]), np.ones_like(gap)
-    for i, at in zip(range(len(gap)), clear, strict=True):
-        for j, probability in enumerate(probabilities):
-            errors = noise * (inner[:, at] + of_total * (parts[at] - probability) / sqrt(len(gap)))
-            moved = _rising(gap[i, j] + errors) - gap[i, j]
-            # The larger side for both: released sums rise by steps, which hide some of the noise.
-            left, whole = (
-                np.abs(np.quantile(draws[:, near[i, j]], (0.025, 0.975), axis=0)).max(axis=0)
-                for draws in (moved, errors)
-            )
-            one = np.ones_like(whole)
-            kept[i, j, near[i, j]] = np.divide(left, whole, out=one, where=left < whole)
-    return kept
-
-
-@cache
-def _errors(depth: int) -> tuple[Floats, Floats]:
-    """Return public draws of the noise of running sums, as :func:`running_variance` parts it."""
-    rng = public_generator(0, "quantiles")
-    levels = [rng.normal(size=(_DRAWS, BRANCHES**level)) for level in range(1, depth + 1)]
-    sums = _running(agreeing(levels))
-    inner = sums - np.linspace(0.0, 1.0, sums.shape[1]) * sums[:, -1:]
-    _, variance = running_variance(depth)
-    return inner, sqrt(variance) * rng.normal(size=(_DRAWS, 1))
+    return Estimate(value, low, high, population=within(noise**2 * variance + sampling))
 
 
 def _sharper(edges: Floats, counts: Floats, noise: float) -> Floats:

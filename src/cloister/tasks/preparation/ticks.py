@@ -70,8 +70,7 @@ class Ticks:
         """
         middle, half = (self.high + self.low) / 2, (self.high - self.low) / 2
         if not self.step:
-            # A record at an edge is in the cell above it, but for the last edge.
-            least, greatest = edges[:-1] - rounding, np.hstack([edges[1:-1] - rounding, 1.0])
+            least, greatest = edges[:-1] - rounding, edges[1:] + rounding
             ends = edges, np.maximum(least, -1.0), np.minimum(greatest, 1.0)
             edges, least, greatest = (middle + half * end for end in ends)
             return edges, least, greatest

@@ -14,7 +14,6 @@ from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.decomposition import PCA as Exact
 
 from cloister import Budget, PlanError, Schema, make_plan, run_job
-from cloister.app.forecast import forecast_of
 from cloister.app.in_process import run_plan
 from cloister.app.release import Release
 from cloister.app.report.page import write_report
@@ -102,33 +101,13 @@ def test_the_variance_of_running_sums_is_that_of_the_estimate(depth: int) -> Non
     np.testing.assert_allclose(inner[1:] + (np.arange(1, n + 1) / n) ** 2 * total, of_sums)
 
 
-@pytest.mark.parametrize(("n", "noise"), [(400, 30.0), (2000, 30.0), (400, 6.0)])
-def test_intervals_of_quantiles_hold_and_are_not_too_wide(n: int, noise: float) -> None:
-    """Sums must rise, so they have less noise than counts where cells have few records."""
-    rng, shares = np.random.default_rng(6), (0.05, 0.25, 0.5, 0.75, 0.95)
-    edges, runs = np.linspace(0, 1, 65), []
-    for _ in range(200):
-        values = rng.beta(2, 8, n)
-        finest = np.histogram(values, edges)[0].astype(float)
-        levels = [finest.reshape(1, 4**k, -1).sum(axis=2) for k in (1, 2, 3)]
-        counts = agreeing([level + rng.normal(0, noise, level.shape) for level in levels])
-        found = quantiles_of(edges[None], counts, noise, shares)
-        runs.append([*(np.ravel(p) for p in (found.low, found.high, found.values))])
-        runs[-1].append(np.quantile(values, shares))
-    low, high, value, truth = np.array(runs).transpose(1, 0, 2)
-    assert ((low <= truth) & (truth <= high)).mean(axis=0).min() >= 0.92
-    cell = 1 / 64  # an interval is never less than its cells
-    needed = np.quantile(np.abs(value - truth), 0.95, axis=0)
-    assert ((high - low).mean(axis=0) / 2 < 1.5 * needed + cell).all()
-
-
 @pytest.mark.parametrize("trees", [1, 3])
 def test_the_interval_of_a_quantile_is_of_all_cells_that_noise_allows_by_hand(trees: int) -> None:
-    """Of four cells each, far above the noise; the trees have one total, from the noise of all."""
+    """Of four cells each; trees have one total, which is known from the noise of all."""
     rng, edges = np.random.default_rng(trees), np.tile(np.arange(5.0), (trees, 1))
     shares, leaves = [0.1, 0.5, 0.8], np.arange(4 * trees)
     for _ in range(30):
-        cells = rng.integers(20, 60, 4)
+        cells = rng.integers(1, 30, 4)
         counts, noise = (
             np.stack([rng.permutation(cells) for _ in range(trees)]),
             rng.uniform(0.3, 4),
@@ -373,24 +352,6 @@ def test_the_radius_falls_where_few_records_lie_beyond_it_in_proportion_to_noise
         grid = it.grid.encode(np.concatenate([records, far]))
         radius = run_plan(it, {"a": [grid]}, noise=SimulatedNoise(0)).results["radius"]
         assert wanted[0] < radius[0] < wanted[1]
-
-
-@pytest.mark.parametrize("n", [400, 2000])
-def test_the_forecast_of_variances_is_a_range_of_what_is_delivered(n: int) -> None:
-    rng = np.random.default_rng(4)
-    X = rng.normal((0.2, -0.3, 0.1, 0.0), (0.15, 0.14, 0.1, 0.02), (n, 4)).clip(-1, 1)
-    it = planned("pca", numbers_schema([-1.0] * 4, [1.0] * 4), nominal_n=n, n_components=3)
-    told = forecast_of(it)
-    least, most = (
-        told[f"explained_variance_of_{which}_half_width"][0]
-        for which in ("clear_components", "components_that_noise_turns")
-    )
-    assert most > 2 * least
-    for seed in range(4):
-        run = run_plan(it, {"a": [it.grid.encode(X)]}, noise=SimulatedNoise(seed)).results
-        half = (run["explained_variance_high"] - run["explained_variance_low"]) / 2
-        assert (half > least / 1.5).all()
-        assert (half < most * 1.5).all()
 
 
 def test_components_without_noise_are_those_of_scikit_learn() -> None:
