@@ -34,6 +34,7 @@ def test_the_demonstration_ends_with_one_result_at_all_silos() -> None:
     assert "epsilon 1 at delta 1e-06, at each silo" in " ".join(shown.split())
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("forked_parties")  # the first test starts them as a newcomer does
 def test_the_demonstration_goes_on_in_the_round_in_which_its_coordinator_was_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -19,7 +19,7 @@ from .mutants import MUTANTS, Mutant
 from .simulate import Failed, jobs_of, simulate
 from .world import Broken, Crash, Fuse, World
 
-GATE = 500  # jobs
+GATE = 250  # jobs
 NIGHTLY = int(os.environ.get("SIMULATION_JOBS", "20000"))
 PARTS = 10  # tests of the gate, so that a failure stops a tenth of the seeds
 
