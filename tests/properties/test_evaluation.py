@@ -347,17 +347,17 @@ def test_errors_of_a_regression_are_those_of_scikit_learn() -> None:
 def test_errors_beyond_half_the_range_of_the_target_are_counted_in_full() -> None:
     rng = np.random.default_rng(2)
     truth = np.minimum(15 + rng.exponential(9.0, 5000), 50.0)
-    told = np.clip(truth.mean() + rng.normal(0, 1, 5000), 15.0, 50.0)
-    assert np.mean(np.abs(told - truth) > 35 / 2) > 0.02
+    predicted = np.clip(truth.mean() + rng.normal(0, 1, 5000), 15.0, 50.0)
+    assert np.mean(np.abs(predicted - truth) > 35 / 2) > 0.02
     found = release(
-        RegressionEvaluation, schema_of(number("y", 15.0, 50.0), number("told", 15.0, 50.0)),
-        np.column_stack([truth, told]), truth="y", prediction="told", epsilon=1.0,
+        RegressionEvaluation, schema_of(number("y", 15.0, 50.0), number("predicted", 15.0, 50.0)),
+        np.column_stack([truth, predicted]), truth="y", prediction="predicted", epsilon=1.0,
     ).results  # fmt: skip
     exact = {
-        "mae": metrics.mean_absolute_error(truth, told),
-        "rmse": metrics.root_mean_squared_error(truth, told),
-        "bias": np.mean(told - truth),
-        "r2": metrics.r2_score(truth, told),
+        "mae": metrics.mean_absolute_error(truth, predicted),
+        "rmse": metrics.root_mean_squared_error(truth, predicted),
+        "bias": np.mean(predicted - truth),
+        "r2": metrics.r2_score(truth, predicted),
     }
     for name, value in exact.items():
         assert found[name][0] == pytest.approx(value, abs=0.01), name

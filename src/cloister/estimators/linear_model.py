@@ -321,7 +321,7 @@ class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
     Examples
     --------
     >>> import numpy as np
-    >>> from cloister.estimators.linear_model import DPGeneralizedLinearRegressor
+    >>> from cloister import DPGeneralizedLinearRegressor
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (8000, 2))
     >>> y = rng.poisson(np.exp(0.5 * X[:, 0]))

@@ -48,9 +48,9 @@ class RegressionEvaluation(Evaluated):
     Notes
     -----
     A record adds 1, ``r``, ``2 |r| - 1``, ``2 r**2 - 1``, ``y`` and ``2 y**2 - 1``, with ``r`` its
-    residual over `bound` and ``y`` its target, both in ``[-1, 1]``. They are truncated toward zero
-    on a lattice of step ``2**-16``, so the squared norm is at most 6. Doubled numbers have half
-    the noise.
+    residual over `bound` and ``y`` its target, both in ``[-1, 1]``. They are rounded to a
+    lattice of step ``2**-16`` that holds both ends, so the squared norm is at most 6.
+    Doubled numbers have half the noise.
     """
 
     name: ClassVar[str] = "regression-evaluation"
