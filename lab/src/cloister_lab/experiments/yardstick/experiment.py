@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ from cloister_lab.experiments.yardstick.readings import (
     Question,
     Reading,
     Release,
+    Target,
     Tests,
     readings,
 )
@@ -139,7 +141,7 @@ def _measured(cell: Cell) -> list[Row]:
     except CloisterError as error:
         said = f"plan: {error}"
         return [Row("", "cell", cell.runs, 0, 0, refused=cell.runs, sentence=said)]
-    of_population = judge.textbook(population, cell.table)
+    of_population = _answers(judge, population, cell.table)
     found: list[list[Reading]] = []
     said, refused = "", 0
     for run in range(cell.runs):
@@ -150,16 +152,20 @@ def _measured(cell: Cell) -> list[Row]:
         except CloisterError as error:
             said, refused = f"result: {error}", refused + 1
             continue
-        try:
-            of_draw = judge.textbook(frame, cell.table)
-        except ValueError:  # such as a model without convergence: nothing to compare with
-            continue
+        of_draw = _answers(judge, frame, cell.table)
         size = len(frame) / len(population)
         found.append(readings(judge.released(release), of_draw, of_population, size))
     made = len(found)
     summary = Row("", "cell", cell.runs, made, made, refused=refused, sentence=said)
     alarms = _alarms(judge.tests, cell, plan, question, population) if judge.tests else []
     return [summary, *rows_of(found), *alarms]
+
+
+def _answers(judge: Judge, frame: DataFrame, table: Table) -> Mapping[str, Target]:
+    """Return the textbook's numbers; without convergence it has none."""
+    with suppress(ValueError):
+        return judge.textbook(frame, table)
+    return defaultdict(lambda: nan)
 
 
 def _alarms(
