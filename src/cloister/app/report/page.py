@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import platform
 from collections import Counter
@@ -11,6 +13,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
+from urllib.parse import quote
 
 from cloister.app.present import Presentation, present
 from cloister.app.release import Release
@@ -74,6 +77,9 @@ def render_report(
     # All numbers come from the release and the plan, so that the report discloses nothing more.
     sights, sight_remarks = who_saw_what(plan, in_process=in_process)
     displays = [_shown(display, f"x{i}") for i, display in enumerate(shown.everything)]
+    # A reader sees one picture of the answer before any table.
+    picture = next((one for one in displays if one.picture), None)
+    displays.sort(key=lambda one: one is not picture)
     cells = (cell_text(cell) for item in displays for row in item.table.rows for cell in row)
     # A legend without a mark to explain would confuse.
     unclear = any(text.endswith(UNCLEAR) for text in cells)
@@ -100,8 +106,27 @@ def render_report(
             plan.to_dict(), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False
         ),
         cell_text=cell_text,
+        as_csv=_as_csv,
         comparison=shown.comparison,
     )
+
+
+_FORMULA = ("=", "+", "@", "\t", "\r")
+
+
+def _as_csv(table: Table) -> str:
+    """Return the cells of a table as a link that a browser saves as a file."""
+    text = io.StringIO()
+    csv.writer(text).writerows(
+        [_unevaluated(cell_text(cell)) for cell in row] for row in (table.headings, *table.rows)
+    )
+    return "data:text/csv;charset=utf-8," + quote(text.getvalue())
+
+
+def _unevaluated(text: str) -> str:
+    """Return text that a spreadsheet does not take for a formula; a negative number stays."""
+    begins = text.startswith(_FORMULA) or (text.startswith("-") and not text[1:2].isdigit())
+    return f"'{text}" if begins else text
 
 
 def _capitalised(text: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
@@ -17,7 +20,7 @@ from cloister import DPKMeans
 from cloister.app.job import run_job
 from cloister.app.present import present
 from cloister.app.release import Release
-from cloister.app.report.page import render_report, write_report
+from cloister.app.report.page import _as_csv, render_report, write_report
 from cloister.app.text import (
     as_table,
     attacker_sentence,
@@ -132,7 +135,7 @@ def test_report_fetches_nothing(html: str) -> None:
     for _, attrs in page.tags:
         for name, value in attrs.items():
             if name in ("src", "href", "xlink:href", "action", "data"):
-                assert (value or "").startswith(("#", "data:image/png"))
+                assert (value or "").startswith(("#", "data:image/png", "data:text/csv"))
     assert "@import" not in html
     assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", html))
 
@@ -143,6 +146,7 @@ def test_ids_are_unique_and_every_reference_has_its_target(html: str) -> None:
     assert len(ids) == len(set(ids))
     wanted = {attrs["aria-labelledby"] for _, attrs in page.tags if "aria-labelledby" in attrs}
     wanted |= set(re.findall(r"url\(#([^)]*)\)", html))
+    wanted |= set(re.findall(r'href="#([^"]*)"', html))
     wanted |= {attrs["xlink:href"][1:] for attrs in page.all("use") if attrs["xlink:href"]}
     assert wanted <= set(ids)
 
@@ -160,6 +164,33 @@ def test_pictures_have_words_tables_have_captions_and_headings_go_down_in_steps(
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_each_table_is_saved_whole_for_a_spreadsheet(result: Release, html: str) -> None:
+    files = [attrs["href"] or "" for attrs in Page(html).all("a") if "download" in attrs]
+    titles = re.findall(r'<h3 id="result-\d+">(.*?)</h3>', html)
+    links = dict(zip(titles, files, strict=True))
+    for display in present(result).everything:
+        link = links[display.title]
+        saved = list(csv.reader(StringIO(unquote(link.partition(",")[2]))))
+        table = as_table(display)
+        assert saved[0] == list(table.headings)
+        assert saved[1:] == [[cell_text(cell) for cell in row] for row in table.rows]
+
+
+def test_no_cell_is_a_formula_in_a_spreadsheet() -> None:
+    cells = ("=1+1", "+1", "@SUM(A1)", "-A1", "-0.5 [-1, 0]", "plain")
+    link = _as_csv(Table("words", tuple("abcdef"), (cells,)))
+    _, saved = csv.reader(StringIO(unquote(link.partition(",")[2])))
+    assert saved == ["'=1+1", "'+1", "'@SUM(A1)", "'-A1", "-0.5 [-1, 0]", "plain"]
+
+
+@pytest.mark.parametrize(("rows", "scrolls"), [(30, False), (31, True)])
+def test_only_a_long_table_scrolls_and_says_so(result: Release, rows: int, scrolls: bool) -> None:
+    table = Table("many", ("a", "b"), tuple(("name", i) for i in range(rows)))
+    html = render_report(result, shown=replace(present(result), displays=(table,), course=()))
+    assert (f"{rows} rows; this table scrolls" in html) is scrolls
+    assert ('class="scroll long"' in html) is scrolls
 
 
 def test_statement_is_made_from_the_numbers(result: Release, html: str) -> None:

@@ -1,0 +1,42 @@
+"""The report of each task in Chromium: wide, on a tablet and on a phone, light and dark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.golden.faces import FixedNoise, write_tables
+
+from cloister.app.job import run_job
+from cloister.app.report.page import render_report
+from cloister.data import read_source
+from cloister.data.schema import schema_of
+from cloister.tasks import TASKS
+from cloister.tasks.examples import example_of
+
+from .conftest import Visit
+
+_CUT = """() => [...document.querySelectorAll(".scroll:not(.long)")]
+  .filter(part => part.scrollHeight > part.clientHeight + 1).map(part => part.ariaLabel)"""
+_WIDER = "document.documentElement.scrollWidth > innerWidth"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_no_report_loses_a_row_or_leaves_its_page(browser: Any, tmp_path: Path, name: str) -> None:
+    task, case = TASKS[name], example_of(TASKS[name])
+    schema = schema_of(case.columns)
+    records = {f.stem: read_source(f, schema) for f in write_tables(tmp_path, case.columns)}
+    budget = {"epsilon": 2.0, "delta": 1e-6} if task.private else {"epsilon": None}
+    options = dict(case.options)
+    release = run_job(task, schema, records, nominal_n=600, noise=FixedNoise(), **budget, **options)
+    context = browser.new_context()
+    visit = Visit(context.new_page(), "about:blank")
+    visit.watch()
+    visit.page.set_content(render_report(release))
+    for width in (400, 800, 1280):
+        visit.page.set_viewport_size({"width": width, "height": 800})
+        assert visit.page.evaluate(_CUT) == [], width
+        assert not visit.page.evaluate(_WIDER), width
+    visit.check()
+    context.close()
