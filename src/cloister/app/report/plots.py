@@ -119,8 +119,8 @@ def _inline(figure: Figure, prefix: str) -> str:
 
     text = re.sub(r"<[^>]+>", with_prefix, text)
     width = float(re.search(r'width="([\d.]+)pt"', text)[1]) * 4 / 3  # type: ignore[index]  # matplotlib writes a width
-    # A figure wider than the page shrinks to 75 %, so that its text stays legible, then scrolls.
-    style = f"width:100%;max-width:{width:.0f}px;min-width:{0.75 * width:.0f}px"
+    # A figure wider than the page shrinks to half at most: a phone shows most of them whole.
+    style = f"width:100%;max-width:{width:.0f}px;min-width:{width / 2:.0f}px"
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', f'style="{style}"', text, count=1)
 
 

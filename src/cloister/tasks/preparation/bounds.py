@@ -13,12 +13,13 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Results
 from cloister.core.declared import Ascending, Probability, declared
-from cloister.core.display import Display, Table
+from cloister.core.display import Cell, Display, Summary, Table
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicFacts
 from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.interval_tables import SAID, in_days, listing, precision
 from cloister.tasks.options import Keep, build_task, noise_multiplier_for
-from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels
+from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels, with_intervals
 from cloister.tasks.preparation.scaled import Scaled
 
 _USUAL = (0.01, 0.99)
@@ -109,6 +110,17 @@ class Bounds(Scaled):
         """Return values mapped linearly, with the bounds at -1 and 1."""
         low, high = results["lower"], results["upper"]
         return (values - (low + high) / 2) * (2 / (high - low))
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the two bounds of the first columns."""
+        found = with_intervals(results)
+        parts: list[tuple[Cell, ...]] = []
+        for i, j in enumerate(self.used[:SAID]):
+            low, high = (in_days(found[i, k], j in self.quantiles.dates) for k in (0, 1))
+            parts.append((f"{columns[j]} ", low, " to ", high))
+        return Summary(result=("Bounds: ", *listing(parts), "."), reliability=precision([found]))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of the bounds, and the other displays of quantiles."""

@@ -12,14 +12,20 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Records, Results
 from cloister.core.declared import declared
-from cloister.core.display import Display, Estimate, Table, bare
+from cloister.core.display import Display, Estimate, Summary, Table, bare
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicColumn, PublicFacts
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import in_days
+from cloister.tasks.interval_tables import SAID, in_days, listing, precision
 from cloister.tasks.options import Keep, build_task
-from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels, thinned
+from cloister.tasks.preparation.quantiles import (
+    Quantiles,
+    Refine,
+    TreeLevels,
+    thinned,
+    with_intervals,
+)
 from cloister.tasks.preparation.scaled import Changing
 
 PROBABILITIES = (*(i / 16 for i in range(1, 16)), 0.96, 0.98, 0.99)
@@ -107,6 +113,20 @@ class Discretise(Changing):
             bins = np.searchsorted(column_edges[1:-1], records[:, j], side="right")
             changed[:, j] = (2 * bins * one + last // 2) // last - one  # rounded to nearest
         return changed
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the middle edge of the first columns."""
+        middles = results["edges"][:, 1 + PROBABILITIES.index(0.5)]
+        parts = listing(
+            (f"{columns[j]} ", in_days(bare(middles), j in self.quantiles.dates)[i])
+            for i, j in enumerate(self.used[:SAID])
+        )
+        return Summary(
+            result=(f"{len(BINS)} bins of a column, of about equal mass. Middle: ", *parts, "."),
+            reliability=precision([with_intervals(results)]),
+        )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of the bins, and the distributions."""

@@ -280,9 +280,7 @@ class Quantiles(Gaussian):
     ) -> Summary:
         """Summarise the middle quantile of the first columns."""
         k = len(self.probabilities) // 2
-        ends = ("quantiles", "low", "high", "population_low", "population_high")
-        values, low, high, *wide = (results[name] for name in ends)
-        found = Estimate(values, low, high, population=(wide[0], wide[1]))
+        found = with_intervals(results)
         parts = listing(
             (f"{columns[j]} ", in_days(found[i, k], j in self.dates))
             for i, j in enumerate(self.used[:SAID])
@@ -314,6 +312,13 @@ class Quantiles(Gaussian):
             for i, j in enumerate(self.used[:_CURVES])
         )
         return (Table("Quantiles", headings, rows, note), *curves)
+
+
+def with_intervals(results: Results) -> Estimate:
+    """Return the quantiles with their intervals, of shape (n_used, n_probabilities)."""
+    ends = ("quantiles", "low", "high", "population_low", "population_high")
+    values, low, high, *wide = (results[name] for name in ends)
+    return Estimate(values, low, high, population=(wide[0], wide[1]))
 
 
 def numbers_but(columns: Sequence[PublicColumn], keep: Sequence[str]) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Length, Positive, Range, Whole, declared
-from cloister.core.display import Bars, Display, Estimate, PValue, Table, around
+from cloister.core.display import Bars, Cell, Display, Estimate, PValue, Summary, Table, around
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
@@ -40,9 +40,10 @@ from cloister.protocol.task import (
     PublicColumn,
     PublicFacts,
 )
+from cloister.tasks import significance
 from cloister.tasks.columns import codes, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
-from cloister.tasks.interval_tables import WITH_POPULATION, number_of
+from cloister.tasks.interval_tables import SAID, WITH_POPULATION, listing, number_of
 from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
 from cloister.tasks.population import sampled
 from cloister.tasks.state import decode_state, encode_state
@@ -403,6 +404,26 @@ class CoxApproximate(Gaussian):
         short = self.order == 2
         of_all = (_LONG if short else _CURVED) * min(length, _CLOSE)
         return np.abs(value) * (of_all + _SKEW * reach * short)
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the approximate hazard ratios that differ from 1, with sampling."""
+        valid = results["attenuated"] == 0
+        shown = significance.clear(list(Estimate.of(results, "coef").cells()))
+        places = [i for i in shown.tolist() if valid[i]]
+        parts = listing(
+            (f"{self.names[i]} ", number_of(results, "hazard_ratio", i)) for i in places[:SAID]
+        )
+        result: tuple[Cell, ...] = ("No approximate hazard ratio is shown to differ from 1.",)
+        if places:
+            result = ("Approximate hazard ratios: ", *parts, ".")
+        return Summary(
+            result=result,
+            reliability=f"{len(places)} of {len(valid)} approximate hazard ratios differ from 1 "
+            "beyond noise and sampling, after Holm's correction; "
+            f"intervals of {len(valid) - int(valid.sum())} are not valid.",
+        )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return hazard ratios, a picture of coefficients, and the test."""
