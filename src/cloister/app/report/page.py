@@ -38,6 +38,7 @@ _INTERVALS = (
     " The small line in a cell places the value between the lowest and the highest of its column, "
     "with its interval."
 )
+_FORMULA = ("=", "+", "@", "\t", "\r")  # first characters of a formula in a spreadsheet
 
 
 def write_report(
@@ -109,9 +110,6 @@ def render_report(
         as_csv=_as_csv,
         comparison=shown.comparison,
     )
-
-
-_FORMULA = ("=", "+", "@", "\t", "\r")
 
 
 def _as_csv(table: Table) -> str:

@@ -117,15 +117,15 @@ class Discretise(Changing):
     def summary(
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
     ) -> Summary:
-        """Summarise the middle edge of the first columns."""
-        middles = results["edges"][:, 1 + PROBABILITIES.index(0.5)]
+        """Summarise the medians of the first columns."""
+        found, middle = with_intervals(results), PROBABILITIES.index(0.5)
         parts = listing(
-            (f"{columns[j]} ", in_days(bare(middles), j in self.quantiles.dates)[i])
+            (f"{columns[j]} ", in_days(found[i, middle], j in self.quantiles.dates))
             for i, j in enumerate(self.used[:SAID])
         )
         return Summary(
-            result=(f"{len(BINS)} bins of a column, of about equal mass. Middle: ", *parts, "."),
-            reliability=precision([with_intervals(results)]),
+            result=(f"{len(BINS)} bins of each column, cut at quantiles. Medians: ", *parts, "."),
+            reliability=precision([found]),
         )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:

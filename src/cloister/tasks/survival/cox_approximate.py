@@ -420,9 +420,10 @@ class CoxApproximate(Gaussian):
             result = ("Approximate hazard ratios: ", *parts, ".")
         return Summary(
             result=result,
-            reliability=f"{len(places)} of {len(valid)} approximate hazard ratios differ from 1 "
-            "beyond noise and sampling, after Holm's correction; "
-            f"intervals of {len(valid) - int(valid.sum())} are not valid.",
+            reliability=significance.how_sure(
+                len(places), len(valid), "approximate hazard ratios differ from 1"
+            )
+            + f" Intervals of {len(valid) - int(valid.sum())} are not valid.",
         )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:

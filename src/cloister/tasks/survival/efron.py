@@ -30,7 +30,7 @@ from cloister.tasks.survival.running import cuts_of, decoded, tail_deviations
 
 _DRAWS, _DRAWS_OF_HALVES = 100, 50
 _CLEAR, _LEAST_AT_RISK = 4.0, 2.0  # the horizon: deviations of noise, and records
-# With numbers, a few records have most of the hazard. Near the noise, some draws go far away.
+# With numbers, a few records have most of the hazard: nearer to the noise, redraws go far away.
 _CLEAR_OF_NUMBERS = 14.0
 _CLEAR_CELL = 3.0  # deviations of noise, above which a cell of categories is followed
 _BLOCK, _MOST_BLOCKS, _LEAST_BLOCKS = 2.0, 200, 3  # events of a block in deviations of noise
@@ -117,12 +117,12 @@ class Blocks:
         smooth = np.maximum(_monotone(cumulative, True), 0)
         weights = hazards / hazards.mean()
         enough = np.ones(ticks, dtype=bool)
-        times = _CLEAR_OF_NUMBERS if follow_all else _CLEAR
+        clear = _CLEAR_OF_NUMBERS if follow_all else _CLEAR
         # without the events of the tick itself
         for w, least, own in ((np.ones_like(weights), _LEAST_AT_RISK, True), (weights, 0.0, False)):
             at_risk = _monotone(_later(w @ table.exits.sum(axis=1))[:-1], False)
             std = unit * np.sqrt((w * noise) @ (w * noise))
-            enough &= at_risk - own * np.diff(smooth) > np.maximum(times * std, least)
+            enough &= at_risk - own * np.diff(smooth) > np.maximum(clear * std, least)
         last = int(np.argmin(enough)) if not enough.all() else ticks
         least_events = max(_BLOCK * np.sqrt(noise @ noise), smooth[last] / _MOST_BLOCKS)
         if not last:
