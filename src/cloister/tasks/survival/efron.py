@@ -117,12 +117,12 @@ class Blocks:
         smooth = np.maximum(_monotone(cumulative, True), 0)
         weights = hazards / hazards.mean()
         enough = np.ones(ticks, dtype=bool)
-        clear = _CLEAR_OF_NUMBERS if follow_all else _CLEAR
+        deviations = _CLEAR_OF_NUMBERS if follow_all else _CLEAR
         # without the events of the tick itself
         for w, least, own in ((np.ones_like(weights), _LEAST_AT_RISK, True), (weights, 0.0, False)):
             at_risk = _monotone(_later(w @ table.exits.sum(axis=1))[:-1], False)
             std = unit * np.sqrt((w * noise) @ (w * noise))
-            enough &= at_risk - own * np.diff(smooth) > np.maximum(clear * std, least)
+            enough &= at_risk - own * np.diff(smooth) > np.maximum(deviations * std, least)
         last = int(np.argmin(enough)) if not enough.all() else ticks
         least_events = max(_BLOCK * np.sqrt(noise @ noise), smooth[last] / _MOST_BLOCKS)
         if not last:
