@@ -52,7 +52,7 @@ _MIXED = (
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """What estimates of silos have in common, and how they differ.
+    """The distribution of estimates over silos: its mean and its variance.
 
     Parameters
     ----------
@@ -98,6 +98,7 @@ def heterogeneity(estimates: Floats, noise: Floats, sampling: Floats) -> Heterog
         return Heterogeneity(nan, -inf, inf, nan, 0.0, inf, nan, count)
     from scipy.special import chdtri, stdtrit
 
+    # Estimates share noise, such as that of a main effect, so all covariances count.
     own = sampling[np.ix_(known, known)]
     law = _Law(estimates[known], noise[np.ix_(known, known)] + own)
     low, high = (_where(law.q, float(chdtri(count - 1, tail))) for tail in (0.025, 0.975))
@@ -106,6 +107,7 @@ def heterogeneity(estimates: Floats, noise: Floats, sampling: Floats) -> Heterog
     # At least 1: equal estimates by chance must not make the interval narrow.
     stretch = max(law.q(tau2) / (count - 1), 1.0)
     half = float(stdtrit(count - 1, 0.975)) * sqrt(stretch * variance)
+    # Noise depends on the budget, so a share that counts it would not describe the silos.
     exact = 1 / np.maximum(np.diag(own), 1e-300)
     typical = (count - 1) * exact.sum() / (exact.sum() ** 2 - (exact**2).sum())
     i2 = float(tau2 / (tau2 + typical))
@@ -162,8 +164,10 @@ def random_intercept(
     off = np.eye(len(of_silos)) - weights
     linear[:p, of_silos] -= np.nan_to_num(total[:p][:, of_silos]) @ inverse @ off
     values = np.nan_to_num(np.concatenate([slopes, intercepts]))
+    # Other silos have other intercepts, which is an error of sampling.
     of_tau = np.zeros_like(total)
     of_tau[of_silos, of_silos] = found.tau2
+    # A slope that is not known has no covariance either, but it must not hide all others.
     unknown = np.where(np.append(here[:p], True), 1.0, nan)
 
     def carried(covariance: Floats) -> Floats:
@@ -205,6 +209,7 @@ class _Law:
         """Return the variance between silos of restricted maximum likelihood."""
         from scipy.optimize import minimize_scalar
 
+        # By the deviation, which is of the size of the estimates: a variance may be tiny.
         tau = minimize_scalar(
             lambda tau: self._deviance(tau**2),
             bounds=(0.0, max(sqrt(high), 1e-150)),
@@ -220,6 +225,7 @@ def _where(falling: Callable[[float], float], level: float) -> float:
 
     if falling(0.0) <= level:
         return 0.0
+    # The unit of the target is not known, so the end of the search is not either.
     high = 1.0
     while falling(high) > level:
         high *= 4.0
@@ -258,6 +264,7 @@ def effects_of(model: _Model) -> dict[str, Floats]:
             elif column == name:
                 continue
             found.setdefault(column, np.zeros((len(model.sites), len(names))))[k, j] = 1.0
+    # An interaction is a difference to the main effect, if the formula has that.
     for column, matrix in found.items():
         shared = column or names[-1]
         if shared in names:
@@ -266,7 +273,7 @@ def effects_of(model: _Model) -> dict[str, Floats]:
 
 
 def results_of(model: _Model, results: Results) -> Results:
-    """Return what follows from a fit with the term site; nothing without it.
+    """Return the differences between silos in a fit with the term site, or an empty mapping.
 
     Returns
     -------
@@ -275,12 +282,13 @@ def results_of(model: _Model, results: Results) -> Results:
         with both intervals. ``site_mean`` and ``site_tau`` of shape (n_columns,), with intervals
         that include sampling; ``site_i2`` of the same shape. If silos differ in the intercept
         alone, ``mixed_coef`` of shape (n_coef,), the intercept last and the silos left out, with
-        both intervals. Then ``site_tau`` is of these intercepts, with shape (1,).
+        both intervals. Then ``site_tau`` of shape (1,) belongs to these intercepts.
     """
     matrices = effects_of(model)
     of_intercept = matrices.pop("", None)
     values = np.concatenate([results["coef"], results["intercept"]])
     noise, sampling = results["covariance"], results["sampling_covariance"]
+    # With effects of each silo an intercept is that at 0 of a column, which means little.
     if matrices:
         each = [_taken(matrix, values, noise, sampling) for matrix in matrices.values()]
         spreads = [heterogeneity(*one) for one in each]
@@ -317,6 +325,7 @@ def _estimate(values: Floats, noise: Floats, sampling: Floats) -> Estimate:
     """Return values with both intervals from their variances, without a bound where not known."""
     margin = _Z * np.sqrt(np.maximum(noise, 0.0))
     margin = np.where(np.isfinite(values), margin, inf)
+    # Infinite ends around a NaN would not be infinite.
     middle = np.nan_to_num(values)
     found = sampled(Estimate(middle, middle - margin, middle + margin), np.nan_to_num(sampling))
     return replace(found, values=values)
