@@ -150,6 +150,10 @@ def _bars(display: Bars) -> Figure:
         axes.errorbar(
             middle, places, xerr=spread, fmt="none", ecolor=INK, elinewidth=1.2, capsize=3
         )
+    if display.points and display.estimate.population:  # the wider interval, as a thin line
+        _, wide_low, wide_high = map(_drawable, _bounded(values, *display.estimate.population))
+        axes.hlines(places, wide_low, wide_high, color=INK, linewidth=0.6)
+        lows, highs = np.minimum(lows, wide_low), np.maximum(highs, wide_high)
     reach = np.maximum(np.maximum(values, 0), highs)
     room = max(float(np.max(reach, initial=0)), 1e-300)  # matplotlib warns of an axis of width 0
     texts = (str(row[1]) for row in as_table(display).rows)

@@ -29,7 +29,7 @@ from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Row
 from cloister.tasks.columns import codes, columns_of, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Target, build_task, noise_multiplier_for
-from cloister.tasks.regression import report
+from cloister.tasks.regression import report, sites
 from cloister.tasks.regression.design import FEWEST_BINS, MOST_BINS, Term
 from cloister.tasks.regression.expressions import names_in
 from cloister.tasks.regression.families import family_of
@@ -429,7 +429,9 @@ class GeneralizedLinear(Gaussian):
         )
         residual = (known.residual_square, known.residual_square_std) if linear else None
         units = known.columns.n, known.columns.n_std
-        return report.results_of(scale, solution, model.sampling(known, solution), residual, units)
+        sampling = model.sampling(known, solution)
+        found = report.results_of(scale, solution, sampling, residual, units)
+        return {**found, **sites.results_of(self, found)} if self.sites else found
 
     def predict(self, results: Results, records: Records) -> Floats:
         """Return the predicted mean of the target; shape (n_samples,), data units."""
@@ -448,7 +450,8 @@ class GeneralizedLinear(Gaussian):
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of them per half box."""
-        return report.displays_of(self, results, columns[self.target])
+        coefficients = report.displays_of(self, results, columns[self.target])
+        return (*coefficients, *sites.displays_of(self, results))
 
 
 # Functions with names: a task is sent to workers, and a fitted model is stored.

@@ -1,341 +1,68 @@
-"""Differences between silos, from noisy sums: a random intercept, and estimates of each silo.
+"""Differences between silos, from the coefficients of a model with the term ``site``.
 
-All functions are post-processing of released sums. A row is ``z = (1, x, y)`` in units in which
-every word of a block has the same noise; products are packed and unpacked as in
-:mod:`cloister.tasks.moments`.
+The coefficients of a fit are normal with a known covariance of noise and sampling. So what each
+silo has in common, and how much silos differ, follows from them alone [BER17]_. Without noise, and
+for least squares, that is the restricted maximum likelihood of the records.
 
 References
 ----------
 .. [PT71] Patterson, Thompson, "Recovery of Inter-Block Information when Block Sizes are Unequal",
    Biometrika 58(3), 1971: restricted maximum likelihood.
-.. [DL86] DerSimonian, Laird, "Meta-Analysis in Clinical Trials", Controlled Clinical Trials 7(3),
-   1986.
 .. [V07] Viechtbauer, "Confidence Intervals for the Amount of Heterogeneity in Meta-Analysis",
    Statistics in Medicine 26(1), 2007: the Q-profile interval.
 .. [KH03] Knapp, Hartung, "Improved Tests for a Random Effects Meta-Regression with a Single
    Covariate", Statistics in Medicine 22(17), 2003.
 .. [HT02] Higgins, Thompson, "Quantifying Heterogeneity in a Meta-Analysis", Statistics in Medicine
    21(11), 2002: the typical variance of a study.
+.. [BER17] Burke, Ensor, Riley, "Meta-analysis using individual participant data: one-stage and
+   two-stage approaches, and why they may differ", Statistics in Medicine 36(5), 2017.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from math import nan, sqrt
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf, nan, sqrt
+from typing import Protocol
 
 import numpy as np
 
-from cloister.core.arrays import Floats
-from cloister.core.errors import PlanError
-from cloister.tasks.moments import PRODUCT, SQUARE
+from cloister.core.arrays import Floats, Results
+from cloister.core.display import NOT_KNOWN, Display, Estimate, Table
+from cloister.protocol.task import INTERVAL_95
+from cloister.tasks.interval_tables import bars_of, number_of
+from cloister.tasks.population import sampled
 
-_SURE = 3.0  # deviations of noise, above which a sum is relied on
-_PROFILE = 3.841459  # 95 % quantile of chi-squared with one degree of freedom
-
-
-@dataclass(frozen=True)
-class RandomIntercept:
-    """A linear model with an intercept of each silo, which is drawn from a normal distribution.
-
-    Parameters
-    ----------
-    coef : ndarray of shape (p + 1,)
-        The common intercept and the slopes; NaN if the noise hides them.
-    noise, sampling : ndarray of shape (p + 1, p + 1)
-        Their covariance by noise, and over other silos and records.
-    within, within_noise : ndarray of shapes (p,) and (p, p)
-        Slopes within silos, which no property of a silo confounds, and their covariance by noise.
-    tau2, tau2_low, tau2_high : float
-        Variance of the silos' intercepts, with the 95 % interval of its profile likelihood.
-    residual : float
-        Variance of a record's residual.
-    """
-
-    coef: Floats
-    noise: Floats
-    sampling: Floats
-    within: Floats
-    within_noise: Floats
-    tau2: float
-    tau2_low: float
-    tau2_high: float
-    residual: float
-
-
-def random_intercept(
-    products: Floats, sums: Floats, products_std: float, sums_std: float
-) -> RandomIntercept:
-    """Return the model of restricted maximum likelihood [PT71]_.
-
-    Parameters
-    ----------
-    products : ndarray of shape (p + 2, p + 2)
-        Noisy products ``z z'``, summed over all records of all silos.
-    sums : ndarray of shape (n_silos, p + 2)
-        Noisy sums of ``z`` at each silo.
-    products_std, sums_std : float
-        Deviation of the noise of a squared entry, and of a sum. 0 without noise.
-
-    Raises
-    ------
-    PlanError
-        For fewer than three silos.
-    """
-    silos = _Silos.of(products, sums, products_std, sums_std)
-    p = products.shape[0] - 2
-    values = np.linalg.eigvalsh(silos.within[:p, :p])
-    # A direction below its noise has no slope, and would spoil those of all others.
-    if values[0] <= _SURE * max(products_std, 1e-12 * values[-1]) or silos.few:
-        hidden, square = np.full(p + 1, nan), np.full((p + 1, p + 1), nan)
-        return RandomIntercept(
-            hidden, square, square, hidden[1:], square[1:, 1:], nan, 0.0, np.inf, nan
-        )
-    slopes = np.asarray(np.linalg.solve(silos.within[:p, :p], silos.within[:p, p]), dtype=float)
-    apart = np.linalg.inv(silos.within[:p, :p])
-    tau2, low, high, residual = silos.variances()
-    fit = silos.fit(tau2, residual)
-    return RandomIntercept(
-        coef=fit.coef,
-        noise=silos.noise_of(fit, residual),
-        sampling=fit.inverse,
-        within=slopes,
-        within_noise=apart @ silos.noise_of_slopes(slopes) @ apart,
-        tau2=tau2,
-        tau2_low=low,
-        tau2_high=high,
-        residual=residual,
-    )
+FEWEST = 3
+"""Silos, below which nothing is known of their variance."""
+_Z = INTERVAL_95["gaussian"]
+_FOREST = (
+    "Thick lines are 95 % confidence intervals of the noise, thin ones include sampling. The last "
+    "point is the mean of silos of which these are a sample."
+)
+_SPREAD = (
+    "tau is the standard deviation between silos, I2 its share in the variance of an estimate from "
+    "the records of one silo. Intervals include noise and sampling."
+)
+_MIXED = (
+    "Intercepts of silos are a sample from a normal distribution. [ , ] are 95 % confidence "
+    "intervals (privacy noise only); a population interval includes other silos and records."
+)
 
 
 @dataclass(frozen=True)
-class _Fit:
-    coef: Floats
-    inverse: Floats  # of the information
-    variance: Floats  # of each silo's mean around the line
-    deviance: float
-
-
-@dataclass(frozen=True)
-class _Silos:
-    """Released sums as means of silos and products around them."""
-
-    n: Floats  # noisy number of records of each silo, at least its noise
-    means: Floats  # of x and y, shape (n_silos, p + 1)
-    within: Floats  # products of x and y around the means of silos
-    products_std: float
-    sums_std: float
-    few: bool
-
-    @classmethod
-    def of(cls, products: Floats, sums: Floats, products_std: float, sums_std: float) -> _Silos:
-        if len(sums) < 3:
-            raise PlanError(
-                f"a random intercept needs three or more silos, got {len(sums)}; use the term site."
-            )
-        # A number of records near 0 would amplify the noise of its mean.
-        n = np.maximum(sums[:, 0], _SURE * sums_std + 1.0)
-        means = sums[:, 1:] / n[:, None]
-        around = products[1:, 1:] - (means.T * n) @ means
-        # Squares of noisy sums hold the variance of the noise, that of the divisor included.
-        around += sums_std**2 * (np.eye(means.shape[1]) * (1 / n).sum() + (means.T / n) @ means)
-        few = bool((sums[:, 0] <= _SURE * sums_std).all())
-        return cls(n, means, around, products_std, sums_std, few)
-
-    def variances(self) -> tuple[float, float, float, float]:
-        """Return the variance of intercepts, both ends of its interval, and that of residuals."""
-        from scipy.optimize import brentq, minimize_scalar
-
-        p = self.means.shape[1] - 1
-        slopes = np.linalg.solve(self.within[:p, :p], self.within[:p, p])
-        degrees = max(float(self.n.sum()) - len(self.n) - p, 1.0)
-        left = float(self.within[p, p] - slopes @ self.within[:p, p]) / degrees
-        # Residuals below the noise of their sum are at most that noise.
-        first = max(left, self.products_std / degrees, 1e-12 * float(self.within[p, p]) / degrees)
-
-        def best(tau2: float) -> tuple[float, float]:
-            """Return the least deviance at a variance of intercepts, and its residual variance."""
-            found = minimize_scalar(
-                lambda log: self.fit(tau2, first * np.exp(log)).deviance,
-                bounds=(-1.0, 1.0),
-                method="bounded",
-                options={"xatol": 1e-7},
-            )
-            return float(found.fun), first * float(np.exp(found.x))
-
-        def deviance(tau2: float) -> float:
-            return best(tau2)[0]
-
-        spread = float(np.var(self.means @ np.append(-slopes, 1.0))) + first
-        grid = np.concatenate([[0.0], spread * np.geomspace(1e-6, 1e2, 41)])
-        values = np.array([deviance(tau2) for tau2 in grid])
-        at = int(values.argmin())
-        ends = grid[max(at - 1, 0)], grid[min(at + 1, len(grid) - 1)]
-        # Relative to the grid, whose unit is that of the target squared.
-        inside = minimize_scalar(
-            deviance, bounds=ends, method="bounded", options={"xatol": 1e-7 * ends[1]}
-        )
-        tau2 = float(inside.x) if inside.fun < values[0] else 0.0
-        least = min(float(inside.fun), values[0])
-
-        def crossed(low: float, high: float) -> float:
-            return float(brentq(lambda tau2: deviance(tau2) - least - _PROFILE, low, high))
-
-        low = crossed(0.0, tau2) if values[0] - least > _PROFILE else 0.0
-        beyond = grid[(grid > tau2) & (values - least > _PROFILE)]
-        high = crossed(tau2, float(beyond[0])) if len(beyond) else np.inf
-        return tau2, low, high, best(tau2)[1]
-
-    def fit(self, tau2: float, residual: float) -> _Fit:
-        """Return generalised least squares at both variances, with its restricted deviance."""
-        p = self.means.shape[1] - 1
-        x = np.column_stack([np.ones(len(self.n)), self.means[:, :p]])
-        y, products = self.means[:, p], self.within
-        slopes: Floats = np.zeros(p)
-        for _ in range(3):  # the noise of a silo's mean depends on the slopes
-            noise = self.sums_std**2 * (1 + slopes @ slopes) / self.n**2
-            variance = tau2 + residual / self.n + noise
-            information, right = (x.T / variance) @ x, (x.T / variance) @ y
-            information[1:, 1:] += products[:p, :p] / residual
-            right[1:] += products[:p, p] / residual
-            inverse = np.asarray(np.linalg.inv(information), dtype=np.float64)
-            coef: Floats = inverse @ right
-            slopes = coef[1:]
-        rest = y - x @ coef
-        vector = np.append(-slopes, 1.0)
-        degrees = max(float(self.n.sum()) - len(self.n), 1.0)
-        deviance = (
-            np.log(variance).sum()
-            + degrees * np.log(residual)
-            + np.linalg.slogdet(information)[1]
-            + (rest**2 / variance).sum()
-            + float(vector @ products @ vector) / residual
-        )
-        return _Fit(coef, inverse, variance, float(deviance))
-
-    def noise_of(self, fit: _Fit, residual: float) -> Floats:
-        """Return the covariance of all coefficients by noise, at fixed variances."""
-        p = self.means.shape[1] - 1
-        total = np.zeros((p + 1, p + 1))
-        total[1:, 1:] = self._noise_of_products(fit.coef[1:]) / residual**2
-        for n, mean, variance in zip(self.n, self.means, fit.variance, strict=True):
-            inner = np.zeros((p + 1, p + 2))  # equations by words: records, x, y
-            inner[1:] = -self._slope_of_equations(mean, fit.coef[1:]) / residual
-            inner += self._slope_of_means(n, mean, variance, fit.coef)
-            total += self.sums_std**2 * inner @ inner.T
-        return np.asarray(fit.inverse @ total @ fit.inverse)
-
-    def noise_of_slopes(self, slopes: Floats) -> Floats:
-        """Return the covariance, by noise, of the equations of slopes within silos."""
-        total = self._noise_of_products(slopes)
-        for mean in self.means:
-            inner = self._slope_of_equations(mean, slopes)
-            total = total + self.sums_std**2 * inner @ inner.T
-        return total
-
-    def _noise_of_products(self, slopes: Floats) -> Floats:
-        """Return the covariance of the noise of products times ``(-slopes, 1)``, without y."""
-        return noise_of_equations(np.append(-slopes, 1.0), self.products_std)[:-1, :-1]
-
-    def _slope_of_equations(self, mean: Floats, slopes: Floats) -> Floats:
-        """Return the derivatives of ``n m m' (-slopes, 1)``, without y, by the sums of a silo.
-
-        The shape is (p, p + 2), the number of records first.
-        """
-        vector = np.append(-slopes, 1.0)
-        left, x = float(mean @ vector), mean[:-1]
-        return np.column_stack(
-            [-x * left, np.outer(x, vector) + left * np.eye(len(x), len(vector))]
-        )
-
-    def _slope_of_means(self, n: float, mean: Floats, variance: float, coef: Floats) -> Floats:
-        """Return the derivatives of a silo's part of the equations by its sums."""
-        vector, x = np.append(-coef[1:], 1.0), mean[:-1]
-        left = float(mean @ vector)
-        row = np.append(1.0, x)
-        changed = np.outer(row, np.append(-left, vector))  # of the residual of the mean
-        moved = np.zeros_like(changed)  # of the place of the mean
-        moved[1:, 0], moved[1:, 1:-1] = -x, np.eye(len(x))
-        return np.asarray((changed + (left - coef[0]) * moved) / (n * variance))
-
-
-def noise_of_equations(vector: Floats, products_std: float) -> Floats:
-    """Return the covariance of a noisy symmetric matrix of products times a vector.
-
-    `products_std` is the deviation of a squared entry; products of two have 5 / 7 of it.
-    """
-    off = (products_std * SQUARE / PRODUCT) ** 2
-    total = off * np.outer(vector, vector)
-    at = np.diag_indices(len(vector))
-    total[at] = off * (vector @ vector - vector**2) + products_std**2 * vector**2
-    return np.asarray(total)
-
-
-# Estimates of each silo ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SiloEstimates:
-    """Least squares at each silo; an entry is NaN if the noise hides it.
-
-    Parameters
-    ----------
-    coef, noise, sampling : ndarray of shape (n_silos, p + 1)
-        Intercept and slopes, with their variances by noise and by sampling.
-    records : ndarray of shape (n_silos,)
-        Noisy numbers of records.
-    """
-
-    coef: Floats
-    noise: Floats
-    sampling: Floats
-    records: Floats
-
-
-def silo_estimates(products: Floats, products_std: float) -> SiloEstimates:
-    """Return least squares at each silo from its own noisy products.
-
-    Parameters
-    ----------
-    products : ndarray of shape (n_silos, p + 2, p + 2)
-        Noisy products ``z z'`` of each silo.
-    products_std : float
-        Deviation of the noise of a squared entry.
-    """
-    found = [_least_squares(matrix, products_std) for matrix in products]
-    coef, noise, sampling = (np.array(part) for part in zip(*found, strict=True))
-    return SiloEstimates(coef, noise, sampling, products[:, 0, 0])
-
-
-def _least_squares(products: Floats, std: float) -> tuple[Floats, Floats, Floats]:
-    q = len(products) - 1
-    values = np.linalg.eigvalsh(products[:q, :q])
-    # Noise moves the least eigenvalue by its norm, about the root of the size times its deviation.
-    if values[0] <= _SURE * max(std * sqrt(q), 1e-12 * values[-1]):
-        hidden = np.full(q, nan)
-        return hidden, hidden, hidden
-    inverse = np.linalg.inv(products[:q, :q])
-    coef = inverse @ products[:q, q]
-    left = float(products[q, q] - coef @ products[:q, q])
-    residual = max(left, std) / max(float(products[0, 0]) - q, 1.0)
-    equations = noise_of_equations(np.append(-coef, 1.0), std)[:q, :q]
-    return coef, np.diag(inverse @ equations @ inverse), residual * np.diag(inverse)
-
-
-@dataclass(frozen=True)
-class MetaAnalysis:
-    """The mean of an effect over silos, and how it differs between them.
+class Heterogeneity:
+    """The distribution of estimates over silos: its mean and its variance.
 
     Parameters
     ----------
     mean, low, high : float
-        With a 95 % interval over other silos, noise included [KH03]_.
+        Mean of the distribution of silos with its 95 % interval, of noise and sampling [KH03]_.
     tau2, tau2_low, tau2_high : float
-        Variance of the effect between silos [DL86]_, with its interval [V07]_.
-    i2 : float in [0, 1]
-        Share of `tau2` in the variance of estimates without noise [HT02]_. The usual formula from
-        Cochran's Q would take noise for sampling.
+        Variance between silos by restricted maximum likelihood [PT71]_, with its 95 % interval
+        [V07]_.
+    i2 : float
+        Share of the variance between silos in that of an estimate without noise [HT02]_.
     silos : int
         Number of silos whose estimate is known.
     """
@@ -350,49 +77,146 @@ class MetaAnalysis:
     silos: int
 
 
-def meta_analysis(estimates: Floats, noise: Floats, sampling: Floats) -> MetaAnalysis:
-    """Return a random-effects meta-analysis of the silos' estimates.
+def heterogeneity(estimates: Floats, noise: Floats, sampling: Floats) -> Heterogeneity:
+    """Return a random-effects meta-analysis of the estimates of silos.
 
     Parameters
     ----------
-    estimates, noise, sampling : ndarray of shape (n_silos,)
-        Estimates with their variances by noise and by sampling; NaN for those not known.
+    estimates : ndarray of shape (n_silos,)
+        NaN for those that are not known.
+    noise, sampling : ndarray of shape (n_silos, n_silos)
+        Their covariances.
 
-    Raises
-    ------
-    PlanError
-        If fewer than two estimates are known.
+    Returns
+    -------
+    Heterogeneity
+        Not a number, with intervals without a bound, for fewer than three known estimates.
     """
-    known = np.isfinite(estimates) & np.isfinite(noise) & np.isfinite(sampling)
+    known = np.isfinite(estimates) & np.isfinite(np.diag(noise + sampling))
     count = int(known.sum())
-    if count < 2:
-        raise PlanError(
-            f"a meta-analysis needs two or more silos with a known estimate, got {count}; use a "
-            "larger epsilon or fewer columns."
-        )
+    if count < FEWEST:
+        return Heterogeneity(nan, -inf, inf, nan, 0.0, inf, nan, count)
     from scipy.special import chdtri, stdtrit
 
-    value, variance, own = estimates[known], (noise + sampling)[known], sampling[known]
-    weight = 1 / variance
-    square = partial(_q, value, variance)
-    excess = square(0.0) - (count - 1)
-    tau2 = max(excess / (weight.sum() - (weight**2).sum() / weight.sum()), 0.0)
-    weight = 1 / (variance + tau2)
-    mean = float(weight @ value / weight.sum())
+    # Estimates share noise, such as that of a main effect, so all covariances count.
+    own = sampling[np.ix_(known, known)]
+    law = _Law(estimates[known], noise[np.ix_(known, known)] + own)
+    low, high = (_where(law.q, float(chdtri(count - 1, tail))) for tail in (0.025, 0.975))
+    tau2 = law.likeliest(high)
+    mean, variance = law.mean(tau2)
     # At least 1: equal estimates by chance must not make the interval narrow.
-    stretch = max(square(tau2) / (count - 1), 1.0)
-    half = float(stdtrit(count - 1, 0.975)) * sqrt(stretch / weight.sum())
-    low, high = (_where(square, float(chdtri(count - 1, tail))) for tail in (0.025, 0.975))
-    exact = 1 / np.maximum(own, 1e-300)
+    stretch = max(law.q(tau2) / (count - 1), 1.0)
+    half = float(stdtrit(count - 1, 0.975)) * sqrt(stretch * variance)
+    # Noise depends on the budget, so a share that counts it would not describe the silos.
+    exact = 1 / np.maximum(np.diag(own), 1e-300)
     typical = (count - 1) * exact.sum() / (exact.sum() ** 2 - (exact**2).sum())
     i2 = float(tau2 / (tau2 + typical))
-    return MetaAnalysis(mean, mean - half, mean + half, float(tau2), low, high, i2, count)
+    return Heterogeneity(mean, mean - half, mean + half, tau2, low, high, i2, count)
 
 
-def _q(values: Floats, variance: Floats, tau2: float) -> float:
-    """Return Cochran's Q at a variance between silos; it falls with that variance."""
-    weight = 1 / (variance + tau2)
-    return float(weight @ (values - weight @ values / weight.sum()) ** 2)
+@dataclass(frozen=True)
+class RandomIntercept:
+    """A model with an intercept of each silo, which is drawn from a normal distribution.
+
+    Parameters
+    ----------
+    coef : ndarray of shape (p + 1,)
+        The slopes, and the common intercept; NaN if they are not known.
+    noise, sampling : ndarray of shape (p + 1, p + 1)
+        Their covariances, by noise, and over other silos and records.
+    silos : Heterogeneity
+        Of the intercepts of silos.
+    """
+
+    coef: Floats
+    noise: Floats
+    sampling: Floats
+    silos: Heterogeneity
+
+
+def random_intercept(
+    slopes: Floats, intercepts: Floats, noise: Floats, sampling: Floats
+) -> RandomIntercept:
+    """Return the model of restricted maximum likelihood [PT71]_.
+
+    Parameters
+    ----------
+    slopes : ndarray of shape (p,)
+    intercepts : ndarray of shape (n_silos,)
+    noise, sampling : ndarray of shape (p + n_silos, p + n_silos)
+        Covariances of both together; NaN for what is not known.
+    """
+    p = len(slopes)
+    found = heterogeneity(intercepts, noise[p:, p:], sampling[p:, p:])
+    if found.silos < FEWEST:
+        hidden = np.full((p + 1, p + 1), nan)
+        return RandomIntercept(hidden[0], hidden, hidden, found)
+    total = noise + sampling
+    here = np.isfinite(np.diag(total))
+    of_silos = np.flatnonzero(here[p:]) + p
+    # Generalised least squares: slopes move by what the intercepts are off their mean.
+    spread = total[np.ix_(of_silos, of_silos)] + found.tau2 * np.eye(len(of_silos))
+    inverse = np.linalg.inv(spread)
+    weights = inverse.sum(axis=0) / inverse.sum()
+    linear = np.zeros((p + 1, p + len(intercepts)))
+    linear[:p, :p] = np.eye(p)
+    linear[p, of_silos] = weights
+    off = np.eye(len(of_silos)) - weights
+    linear[:p, of_silos] -= np.nan_to_num(total[:p][:, of_silos]) @ inverse @ off
+    values = np.nan_to_num(np.concatenate([slopes, intercepts]))
+    # Other silos have other intercepts, which is an error of sampling.
+    of_tau = np.zeros_like(total)
+    of_tau[of_silos, of_silos] = found.tau2
+    # A slope that is not known has no covariance either, but it must not hide all others.
+    unknown = np.where(np.append(here[:p], True), 1.0, nan)
+
+    def carried(covariance: Floats) -> Floats:
+        whole = linear @ np.nan_to_num(covariance) @ linear.T
+        return np.asarray(whole * np.outer(unknown, unknown))
+
+    coef = np.asarray(linear @ values * unknown)
+    return RandomIntercept(coef, carried(noise), carried(sampling + of_tau), found)
+
+
+@dataclass(frozen=True)
+class _Law:
+    """Estimates that are normal around one mean, with a variance between silos on top."""
+
+    values: Floats
+    covariance: Floats
+
+    def _inverse(self, tau2: float) -> Floats:
+        # A covariance that is 0 would have no inverse.
+        least = max(tau2, 1e-12 * float(np.var(self.values)), 1e-300)
+        return np.asarray(np.linalg.inv(self.covariance + least * np.eye(len(self.values))))
+
+    def mean(self, tau2: float) -> tuple[float, float]:
+        """Return the mean and its variance."""
+        inverse = self._inverse(tau2)
+        whole = float(inverse.sum())
+        return float(inverse.sum(axis=0) @ self.values) / whole, 1 / whole
+
+    def q(self, tau2: float) -> float:
+        """Return Cochran's Q; it falls with the variance between silos."""
+        rest = self.values - self.mean(tau2)[0]
+        return float(rest @ self._inverse(tau2) @ rest)
+
+    def _deviance(self, tau2: float) -> float:
+        inverse = self._inverse(tau2)
+        return float(np.log(inverse.sum()) - np.linalg.slogdet(inverse)[1]) + self.q(tau2)
+
+    def likeliest(self, high: float) -> float:
+        """Return the variance between silos of restricted maximum likelihood."""
+        from scipy.optimize import minimize_scalar
+
+        # By the deviation, which is of the size of the estimates: a variance may be tiny.
+        tau = minimize_scalar(
+            lambda tau: self._deviance(tau**2),
+            bounds=(0.0, max(sqrt(high), 1e-150)),
+            method="bounded",
+            options={"xatol": 1e-6 * max(sqrt(high), 1e-150)},
+        )
+        return float(tau.x) ** 2 if tau.fun < self._deviance(0.0) else 0.0
 
 
 def _where(falling: Callable[[float], float], level: float) -> float:
@@ -401,7 +225,157 @@ def _where(falling: Callable[[float], float], level: float) -> float:
 
     if falling(0.0) <= level:
         return 0.0
+    # The unit of the target is not known, so the end of the search is not either.
     high = 1.0
     while falling(high) > level:
         high *= 4.0
-    return float(brentq(lambda at: falling(at) - level, 0.0, high))
+    return float(brentq(lambda at: falling(at) - level, 0.0, high, xtol=1e-300, rtol=1e-9))
+
+
+# From a model with the term site ------------------------------------------------------------------
+
+
+class _Model(Protocol):
+    """The parts of a task that are used here."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of coefficients, the intercept last."""
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Silos that have terms in the model."""
+
+
+def effects_of(model: _Model) -> dict[str, Floats]:
+    """Return, for each column with an effect of each silo, its matrix of shape (n_silos, n_coef).
+
+    A row takes the effect at one silo from the coefficients, such as ``treated`` plus
+    ``site=A:treated``. The matrix of the name "" is that of the intercepts of silos.
+    """
+    names = model.names
+    found: dict[str, Floats] = {}
+    for k, silo in enumerate(model.sites):
+        at = f"site={silo}"
+        for j, name in enumerate(names):
+            column = name.removeprefix(f"{at}:").removesuffix(f":{at}")
+            if name == at:
+                column = ""
+            elif column == name:
+                continue
+            found.setdefault(column, np.zeros((len(model.sites), len(names))))[k, j] = 1.0
+    # An interaction is a difference to the main effect, if the formula has that.
+    for column, matrix in found.items():
+        shared = column or names[-1]
+        if shared in names:
+            matrix[:, names.index(shared)] = 1.0
+    return found
+
+
+def results_of(model: _Model, results: Results) -> Results:
+    """Return the differences between silos in a fit with the term site, or an empty mapping.
+
+    Returns
+    -------
+    dict
+        Of each column with an effect of each silo, ``site_effect`` of shape (n_columns, n_silos)
+        with both intervals. ``site_mean`` and ``site_tau`` of shape (n_columns,), with intervals
+        that include sampling; ``site_i2`` of the same shape. If silos differ in the intercept
+        alone, ``mixed_coef`` of shape (n_coef,), the intercept last and the silos left out, with
+        both intervals. Then ``site_tau`` of shape (1,) belongs to these intercepts.
+    """
+    matrices = effects_of(model)
+    of_intercept = matrices.pop("", None)
+    values = np.concatenate([results["coef"], results["intercept"]])
+    noise, sampling = results["covariance"], results["sampling_covariance"]
+    # With effects of each silo an intercept is that at 0 of a column, which means little.
+    if matrices:
+        each = [_taken(matrix, values, noise, sampling) for matrix in matrices.values()]
+        spreads = [heterogeneity(*one) for one in each]
+        parts = zip(*((one, np.diag(n), np.diag(s)) for one, n, s in each), strict=True)
+        return {
+            **_estimate(*map(np.stack, parts)).named("site_effect"),
+            **_each(spreads, "mean", "low", "high").named("site_mean"),
+            **_spread(spreads),
+        }
+    if of_intercept is None or len(of_intercept) < FEWEST:
+        return {}
+    slopes = [j for j in range(len(values) - 1) if not of_intercept[:, j].any()]
+    both = np.concatenate([np.eye(len(values))[slopes], of_intercept])
+    taken, noise, sampling = _taken(both, values, noise, sampling)
+    p = len(slopes)
+    found = random_intercept(taken[:p], taken[p:], noise, sampling)
+    mixed = _estimate(found.coef, np.diag(found.noise), np.diag(found.sampling))
+    return {**mixed.named("mixed_coef"), **_spread([found.silos])}
+
+
+def _taken(
+    matrix: Floats, values: Floats, noise: Floats, sampling: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return linear functions of coefficients with their covariances; NaN for those not known."""
+    # 0 times NaN is NaN, so what a function does not use is taken out first.
+    hidden = matrix[:, ~np.isfinite(values)].any(axis=1) | ~matrix.any(axis=1)
+    mark = np.where(hidden, nan, 1.0)
+    both = (matrix @ np.nan_to_num(part) @ matrix.T for part in (noise, sampling))
+    first, second = (np.asarray(part * np.outer(mark, mark)) for part in both)
+    return np.asarray(matrix @ np.nan_to_num(values) * mark), first, second
+
+
+def _estimate(values: Floats, noise: Floats, sampling: Floats) -> Estimate:
+    """Return values with both intervals from their variances, without a bound where not known."""
+    margin = _Z * np.sqrt(np.maximum(noise, 0.0))
+    margin = np.where(np.isfinite(values), margin, inf)
+    # Infinite ends around a NaN would not be infinite.
+    middle = np.nan_to_num(values)
+    found = sampled(Estimate(middle, middle - margin, middle + margin), np.nan_to_num(sampling))
+    return replace(found, values=values)
+
+
+def _each(found: Sequence[Heterogeneity], *names: str) -> Estimate:
+    return Estimate(*(np.array([getattr(one, name) for one in found]) for name in names))
+
+
+def _spread(found: Sequence[Heterogeneity]) -> dict[str, Floats]:
+    tau = _each(found, "tau2", "tau2_low", "tau2_high").mapped(np.sqrt)
+    return {**tau.named("site_tau"), "site_i2": np.array([one.i2 for one in found])}
+
+
+def displays_of(model: _Model, results: Results) -> Iterator[Display]:
+    """Yield a forest plot of each column with an effect of each silo, and how silos differ."""
+    if "site_tau" not in results:
+        return
+    columns = [column for column in effects_of(model) if column]
+    for i, column in enumerate(columns):
+        cells = [
+            *Estimate.of(results, "site_effect")[i].cells(),
+            # Its interval has all errors: there is none of the noise alone.
+            number_of(results, "site_mean", i),
+        ]
+        title = f"Effect of {column} by site"
+        bars = bars_of(title, (*model.sites, "mean of silos"), cells, _FOREST, "coefficient")
+        ends = [cell.of_population for cell in cells]
+        wide = (np.array([cell.low for cell in ends]), np.array([cell.high for cell in ends]))
+        yield replace(bars, points=True, estimate=replace(bars.estimate, population=wide))
+    if "mixed_coef" in results:
+        left = tuple(f"site={silo}" for silo in model.sites)
+        names = [name for name in model.names if name not in left]
+        cells = list(Estimate.of(results, "mixed_coef").cells())
+        rows = tuple(
+            (name, cell if np.isfinite(cell.value) else NOT_KNOWN)
+            for name, cell in zip(names, cells, strict=True)
+        )
+        yield Table("Coefficients with a random intercept", ("column", "value"), rows, _MIXED)
+    spreads = tuple(
+        (column, tau if np.isfinite(tau.value) else NOT_KNOWN, _share(float(i2)))
+        for column, tau, i2 in zip(
+            columns or ["intercept"],
+            Estimate.of(results, "site_tau").cells(),
+            results["site_i2"],
+            strict=True,
+        )
+    )
+    yield Table("Differences between sites", ("column", "tau", "I2"), spreads, _SPREAD)
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.0f} %" if np.isfinite(value) else NOT_KNOWN
