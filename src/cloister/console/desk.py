@@ -36,7 +36,7 @@ from cloister.app.worker import events_in
 from cloister.console.guard import Form
 from cloister.console.parts import a_report, budget_gauge, console_app, to_page
 from cloister.console.questions import AS_IS, FormState
-from cloister.core.capability import QUESTIONS
+from cloister.core.capability import QUESTION_GROUPS, QUESTIONS
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
 from cloister.core.html import page
 from cloister.data import Remedy, check_file, declared_types, header, is_above, is_table
@@ -118,7 +118,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         form = [pair for pair in entered.form.multi_items() if not budget or pair[0] != _CAP]
         # The address of the button has the form as it was priced, to be compared on submission.
         spend = f"{request.scope['root_path']}/run?{urlencode([*form, ('out', out)])}"
-        values |= {"asked": entered, "questions": QUESTIONS, "gauge": budget, "spend": spend}
+        values |= {"asked": entered, "groups": _GROUPS, "gauge": budget, "spend": spend}
         return shown(request, "question", 3, **values)
 
     def run(request: HttpRequest) -> Response:
@@ -549,6 +549,12 @@ def _text(value: Any) -> str:
 
 
 # Questions ----------------------------------------------------------------------------------------
+
+_GROUPS = {
+    heading: {name: QUESTIONS[name].title for name in names}
+    for heading, names in QUESTION_GROUPS.items()
+}
+"""The titles of the questions by name, under their headings."""
 
 
 def _asked(folder: Path, form: Form) -> FormState:

@@ -21,7 +21,8 @@ from cloister.app.worker import events_in
 from cloister.cli import _parser
 from cloister.console.desk import EVENTS, LOG, desk_app
 from cloister.console.guard import Guard
-from cloister.console.questions import QUESTIONS, FormState
+from cloister.console.questions import FormState
+from cloister.core.capability import CAPABILITIES, COMMANDS, QUESTION_GROUPS, QUESTIONS
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
@@ -167,7 +168,7 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     where, page = say(desk)
     assert where.startswith("/question?")
     pages = [start, page]
-    asked = f"{where.partition('?')[2]}&nominal_n=600&epsilon=3&cap_epsilon=3"
+    asked = f"{where.partition('?')[2]}&ask=auto&nominal_n=600&epsilon=3&cap_epsilon=3"
     priced = desk.get(f"/question?{asked}").text
     assert "Expected error of a centre" in priced
     assert "times in 100" in priced
@@ -205,7 +206,7 @@ def test_a_job_that_is_refused_says_why_and_costs_nothing(
     desk: TestClient, folder: Path, ledger: Path
 ) -> None:
     where, _ = say(desk)
-    asked = f"{where.partition('?')[2]}&nominal_n=600&epsilon=3&cap_epsilon=5"
+    asked = f"{where.partition('?')[2]}&ask=auto&nominal_n=600&epsilon=3&cap_epsilon=5"
     for out in ("", "../x", "ward", "auto/x"):
         assert spend(desk, asked, out).status_code == 409
     for changed in (
@@ -235,7 +236,7 @@ def test_a_job_that_is_stopped_gives_back_what_has_not_left(
     lines = ["age,weight,smoker,asthma", *["50,70,no,no"] * 400_000]
     (folder / "south.csv").write_text("\n".join(lines))
     where, _ = say(desk)
-    spend(desk, f"{where.partition('?')[2]}&nominal_n=600&epsilon=1&cap_epsilon=5")
+    spend(desk, f"{where.partition('?')[2]}&ask=auto&nominal_n=600&epsilon=1&cap_epsilon=5")
     log, end = folder / "auto" / EVENTS, time.monotonic() + 120
     while '"round"' not in log.read_text():
         assert time.monotonic() < end
@@ -456,21 +457,28 @@ def test_only_files_of_the_folder_can_be_named(desk: TestClient, name: str) -> N
     assert "no file was chosen" in desk.get("/columns").text
 
 
+def test_every_command_over_files_is_a_question() -> None:
+    asked = {name for name, row in CAPABILITIES.items() if row.question}
+    assert sorted(name for names in QUESTION_GROUPS.values() for name in names) == sorted(asked)
+    assert COMMANDS.keys() <= asked
+
+
+TYPED = {"type-2": "boolean", "categories-2": "", "type-3": "boolean"}
+
+
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_every_question_is_a_job_whose_page_and_command_agree(
     desk: TestClient, folder: Path, name: str
 ) -> None:
-    where, _ = say(desk, **{"type-2": "boolean", "categories-2": "", "type-3": "boolean"})
+    where, _ = say(desk, **TYPED)
     page = unescape(desk.get(f"{where}&ask={name}&nominal_n=5,000&epsilon=2&cap_epsilon=4").text)
     question = QUESTIONS[name]
-    assert ("Spend epsilon 2 and answer" in page) == ("target" not in question.start)
+    assert "Spend epsilon 2 and answer" in page
     assert question.title in page
-    assert set(question.start) <= {one.name for one in options_of(TASKS[name])}
+    assert {*question.start, *question.roles} <= {one.name for one in options_of(TASKS[name])}
+    assert {*question.optional} <= question.roles.keys()
     schema = Schema.load(folder / "ward.toml")
     form = {"ask": name, "nominal_n": "5000", "epsilon": "2"}
-    if "target" in question.start:
-        form |= {"of": name, "target": "age" if name == "linear" else "smoker", "column": "1"}
-        assert "choose the column to predict" in page
     asked = FormState(ImmutableMultiDict(form), (Path("-a.csv"),), Path("ward.toml"), schema)
     command = asked.request(Path("l.db"), "out").command(schema)
     assert command[:2] == ["run", "./-a.csv"]
@@ -478,6 +486,47 @@ def test_every_question_is_a_job_whose_page_and_command_agree(
     options = _parser(command).parse_args(command)
     assert options.columns in (None, asked.job().plan.columns)
     assert (options.epsilon, options.nominal_n) == (2.0, 5000)
+
+
+def offered(page: str, name: str) -> list[str]:
+    """Return the choices of a field of the page."""
+    found = re.search(f'<select name="{name}".*?</select>', page, re.S)
+    assert found, page
+    return re.findall("<option.*?>(.+?)</option>", found[0])
+
+
+def test_a_field_offers_the_columns_that_fit_it(desk: TestClient) -> None:
+    where, _ = say(desk, **TYPED)
+
+    def shown(name: str, **form: str) -> tuple[str, list[str]]:
+        page = unescape(desk.get(f"{where}&ask={name}&{urlencode(form)}").text)
+        return page, re.findall(r'name="column" value="(\d)"', page)
+
+    page, others = shown("survival")
+    assert offered(page, "time") == ["age", "weight"]
+    assert offered(page, "event") == ["smoker", "asthma"]
+    assert offered(page, "by") == ["none", "smoker", "asthma"]
+    assert others == []
+    assert shown("apriori")[1] == ["2", "3"]
+    page, others = shown("linear")
+    assert offered(page, "target") == ["age", "weight"]
+    assert others == ["1", "2", "3"]  # the target predicts nothing
+    assert shown("linear", of="linear", target="weight")[1] == ["0", "2", "3"]
+    assert "gamma" in offered(shown("glm")[0], "family")
+
+
+def test_numbers_have_public_bins_that_a_person_can_change(desk: TestClient, folder: Path) -> None:
+    where, _ = say(desk, **TYPED)
+    page = desk.get(f"{where}&ask=scorecard").text
+    assert 'name="edges-0" value="34.4, 50.8, 67.2, 83.6"' in page
+    form = {"of": "tabulate", "column": "0", "edges-0": "40; 65", "nominal_n": "900"}
+    schema = Schema.load(folder / "ward.toml")
+    asked = FormState(ImmutableMultiDict(form), (Path("a.csv"),), Path("ward.toml"), schema)
+    assert asked.request(Path(), "").options["edges"] == {"age": [40, 65]}
+    assert asked.job().plan.columns == ("age",)
+    said = {"of": "tabulate", "column": "0", "nominal_n": "900"}
+    for wrong, why in (("forty", "an edge of 'age' must be a number"), ("65, 40", "lower first")):
+        assert why in problem(ask(desk, **said, **{"edges-0": wrong}))
 
 
 def test_names_with_commas_and_dashes_reach_the_command() -> None:
@@ -500,7 +549,7 @@ def test_names_with_commas_and_dashes_reach_the_command() -> None:
 
 def test_less_epsilon_is_shown_to_give_less(desk: TestClient) -> None:
     def error(epsilon: str) -> float:
-        page = ask(desk, nominal_n="5000", epsilon=epsilon)
+        page = ask(desk, ask="auto", nominal_n="5000", epsilon=epsilon)
         return float(re.search(r"± ([\d.]+)", page)[1])  # type: ignore[index]
 
     assert error("0.5") > 1.5 * error("1")
@@ -511,8 +560,9 @@ def test_a_plan_that_cannot_be_is_explained(desk: TestClient) -> None:
         ask(desk, nominal_n="500", epsilon="1", n_clusters="many", of="auto", column="0")
     )
     assert "records must be a whole number" in problem(ask(desk, nominal_n="many", epsilon="1"))
-    assert "choose the columns to use" in problem(ask(desk, nominal_n="500", of="auto"))
-    assert "requires 2 such column" in problem(ask(desk, nominal_n="500", ask="apriori"))
+    assert "choose 1 or more columns" in problem(ask(desk, nominal_n="500", of="auto"))
+    assert "requires 2 column(s) of yes and no" in problem(ask(desk, nominal_n="500", ask="apriori"))
+    assert "requires a column of yes and no" in problem(ask(desk, nominal_n="500", ask="survival"))
     assert "lifetime cap must be a number" in problem(ask(desk, nominal_n="500", cap_epsilon="5,0"))
     assert "at least epsilon" in problem(ask(desk, nominal_n="500", cap_epsilon=".5"))
     assert "too small" in ask(desk, nominal_n="50", epsilon="0.1", cap_epsilon="1")
