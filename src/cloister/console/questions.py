@@ -133,7 +133,9 @@ class FormState:
     def used(self) -> tuple[str, ...]:
         """The columns without a role that are selected; the first ones before a selection."""
         if self.form.get("of") != self.name:
-            return self.others[: self.question.most]
+            # Categories first, as they need no bins.
+            first = sorted(self.others, key=self.edges.__contains__)[: self.question.most]
+            return tuple(name for name in self.others if name in first)
         # Columns are sent by number, since a name may hold any character.
         chosen = {self.schema.names[int(at)] for at in self._numbers()}
         return tuple(name for name in self.others if name in chosen)

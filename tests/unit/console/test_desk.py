@@ -19,8 +19,9 @@ from starlette.testclient import TestClient
 
 from cloister.app.worker import events_in
 from cloister.cli import _parser
-from cloister.console.desk import EVENTS, LOG, desk_app
+from cloister.console.desk import desk_app
 from cloister.console.guard import Guard
+from cloister.console.jobs import EVENTS, LOG
 from cloister.console.questions import FormState
 from cloister.core.capability import CAPABILITIES, COMMANDS, QUESTION_GROUPS, QUESTIONS
 from cloister.data.schema import Column, Schema
@@ -60,6 +61,10 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def desk(folder: Path, ledger: Path) -> TestClient:
+    return enter(folder, ledger)
+
+
+def enter(folder: Path, ledger: Path) -> TestClient:
     guard = Guard(desk_app(folder, ledger), 8765)
     client = TestClient(guard, base_url=HERE + guard.root, headers={"origin": HERE})
     assert client.get(guard.link).status_code == 200
@@ -176,6 +181,7 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
         assert path_of(desk, spend(desk, asked)) == "/runs/auto"
     assert spend(desk, asked.replace("epsilon=3", "epsilon=2")).status_code == 409
     end = time.monotonic() + 120
+    desk = enter(folder, ledger)  # a console that is started again finds the job
     while "Read the report" not in (page := desk.get("/runs/auto").text):
         assert "At work" in page
         assert time.monotonic() < end
@@ -186,7 +192,8 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     assert "Three groups" in report.text
     again = desk.get(f"/question?{asked}").text
     assert "epsilon 3 of 3 is spent" in again
-    assert '/reports/auto">auto</a>' in desk.get("/").text
+    start = desk.get("/").text
+    assert re.search(r'/runs/auto">auto</a>.*groups are there\?.*done</td><td>3</td>', start)
     for shown in (*pages, priced, page, again):
         assert SENTINEL not in shown
     events = events_in((folder / "auto" / EVENTS).read_text())
@@ -230,6 +237,29 @@ def test_a_job_that_is_refused_says_why_and_costs_nothing(
     assert "/reports/" not in desk.get("/").text
 
 
+def test_a_job_that_left_no_result_has_failed_and_odd_files_are_no_jobs(
+    desk: TestClient, folder: Path, tmp_path: Path
+) -> None:
+    for name, text in {
+        "killed": '{"event": "started", "pid": 1, "command": "c", "form": "of=auto"}\n',
+        "list": "[1]\n",
+        "text": "not a job\n",
+        "event": '{"event": 3}\n',
+    }.items():
+        (folder / name).mkdir()
+        (folder / name / EVENTS).write_text(text)
+    (folder / "out").symlink_to(tmp_path)
+    (tmp_path / EVENTS).write_text('{"event": "done"}\n')
+    page = desk.get("/runs/killed").text
+    assert "The job ended without a result" in page
+    desk.post("/runs/killed/stop", data={"csrf": token(desk)})  # its process is another's by now
+    start = desk.get("/").text
+    assert re.search(r"killed</a></td><td>Which groups are there\?</td><td>failed", start)
+    for name in ("list", "text", "event", "out", "north.csv", "%2e%2e"):
+        assert f"/runs/{name}" not in start
+        assert desk.get(f"/runs/{name}").status_code in (404, 409)
+
+
 def test_a_job_that_is_stopped_gives_back_what_has_not_left(
     desk: TestClient, folder: Path, ledger: Path
 ) -> None:
@@ -240,6 +270,7 @@ def test_a_job_that_is_stopped_gives_back_what_has_not_left(
     log, end = folder / "auto" / EVENTS, time.monotonic() + 120
     while '"round"' not in log.read_text():
         assert time.monotonic() < end
+    desk = enter(folder, ledger)  # a console that is started again
     desk.post("/runs/auto/stop", data={"csrf": token(desk)})
     while "At work" in (page := desk.get("/runs/auto").text):
         assert time.monotonic() < end
@@ -561,11 +592,13 @@ def test_a_plan_that_cannot_be_is_explained(desk: TestClient) -> None:
     )
     assert "records must be a whole number" in problem(ask(desk, nominal_n="many", epsilon="1"))
     assert "choose 1 or more columns" in problem(ask(desk, nominal_n="500", of="auto"))
-    assert "requires 2 column(s) of yes and no" in problem(ask(desk, nominal_n="500", ask="apriori"))
+    assert "requires 2 column(s) of yes and no" in problem(
+        ask(desk, nominal_n="500", ask="apriori")
+    )
     assert "requires a column of yes and no" in problem(ask(desk, nominal_n="500", ask="survival"))
     assert "lifetime cap must be a number" in problem(ask(desk, nominal_n="500", cap_epsilon="5,0"))
     assert "at least epsilon" in problem(ask(desk, nominal_n="500", cap_epsilon=".5"))
-    assert "too small" in ask(desk, nominal_n="50", epsilon="0.1", cap_epsilon="1")
+    assert "too small" in ask(desk, ask="auto", nominal_n="50", epsilon="0.1", cap_epsilon="1")
     assert "Enter the lifetime cap" in ask(desk, nominal_n="5000", epsilon="1")
     assert ask(desk, ask="nothing").count("ask must be one of") == 1
 
