@@ -4,6 +4,7 @@ A job runs in a separate process, so that it finishes even if its page is closed
 reserved. Events are lines of JSON on standard output:
 
 ===========  ============================================
+``plan``     ``run``, the identifier of the job in the ledger
 ``warning``  ``text``
 ``round``    ``done`` and ``of``
 ``done``     ``result``, the first sentence of the report
@@ -47,6 +48,7 @@ def _run(text: bytes) -> None:
 
     request = Request.model_validate_json(text)
     job = request.job()
+    _write("plan", run=job.plan.run_id)
     for warning in plan_warnings(job.plan, job.schema):
         _write("warning", text=warning)
     records = SiloFiles(paths=request.files).read(job.schema, job.columns)

@@ -11,16 +11,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import signal
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from threading import Lock
 from typing import Any, Self
 from urllib.parse import urlencode
 
@@ -30,25 +26,23 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from cloister.app.forecast import expected, plan_warnings
-from cloister.app.request import Request
-from cloister.app.text import attacker_sentence
-from cloister.app.worker import events_in
+from cloister.app.text import attacker_sentence, number
 from cloister.console.guard import Form
+from cloister.console.jobs import EVENTS, Run, Runs
 from cloister.console.parts import a_report, budget_gauge, console_app, to_page
 from cloister.console.questions import AS_IS, FormState
-from cloister.core.capability import QUESTIONS
+from cloister.core.capability import QUESTION_GROUPS, QUESTIONS
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
 from cloister.core.html import page
 from cloister.data import Remedy, check_file, declared_types, header, is_above, is_table
 from cloister.data.schema import Schema, read_cell, read_codebook
+from cloister.privacy import accounting
 from cloister.privacy.ledger import Ledger
 
 _PAGES = (("/", "Files and reports"),)
 _CELLS = ("type", "min", "max", "categories", "format", "spellings")  # fields of one column
 _HEAD = ("dataset", "unit", "max_rows", "decimal", "thousands", "encoding")  # of all columns
 _CAP = "cap_epsilon"  # ignored if the ledger has a cap for the data set
-EVENTS, LOG = "events.jsonl", "log.txt"
-"""Files of a job: its events, and all other output of its process."""
 
 
 def desk_app(folder: Path, ledger: Path) -> Starlette:
@@ -72,8 +66,11 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         files = _inside(folder, folder.iterdir())
         meanings = [path.name for path in files if _is_codebook(path)]
         tables = [path.name for path in files if is_table(path) and path.name not in meanings]
-        names = {"tables": tables, "meanings": meanings, "reports": _reports(folder)}
-        return shown(request, "files", 1, folder=folder, **names)
+        done = list(runs.read(_jobs(folder)))
+        others = set(_reports(folder)) - {run.name for run in done}  # of commands in a terminal
+        names = {"tables": tables, "meanings": meanings, "runs": done, "reports": sorted(others)}
+        costs = _costs(ledger) if done else {}
+        return shown(request, "files", 1, folder=folder, questions=QUESTIONS, costs=costs, **names)
 
     def columns(request: HttpRequest) -> Response:
         return about_columns(request, _Columns.of(folder, request.query_params))
@@ -118,7 +115,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         form = [pair for pair in entered.form.multi_items() if not budget or pair[0] != _CAP]
         # The address of the button has the form as it was priced, to be compared on submission.
         spend = f"{request.scope['root_path']}/run?{urlencode([*form, ('out', out)])}"
-        values |= {"asked": entered, "questions": QUESTIONS, "gauge": budget, "spend": spend}
+        values |= {"asked": entered, "groups": _GROUPS, "gauge": budget, "spend": spend}
         return shown(request, "question", 3, **values)
 
     def run(request: HttpRequest) -> Response:
@@ -135,22 +132,30 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             raise PlanError(
                 "the question has changed since its price was shown; go back and review the price."
             )
-        if not runs.has(out, command):  # a second press of the button has no effect
+        if not (
+            out in _jobs(folder) and runs.has(out, command)
+        ):  # a second press of the button has no effect
             _priced(entered, _gauge(ledger, entered.schema.dataset))
             entered.refuse_loss()  # here and not in the worker, whose log is a file
-            runs.start(job, command)
+            form = [pair for pair in request.query_params.multi_items() if pair[0] != "out"]
+            runs.start(job, command, urlencode(form))
         return to_page(request, f"/runs/{out}")
 
+    def found(request: HttpRequest) -> Run:
+        name = request.path_params["name"]
+        if name not in _jobs(folder):
+            raise DataError(f"no job {name!r} was started here; see the page of files and reports.")
+        return runs.find(name)
+
     def progress(request: HttpRequest) -> Response:
-        run = runs.find(request.path_params["name"])
-        state = run.state  # read once, so that all parts of a page agree
+        run = found(request)
         reported = run.name in _reports(folder)
-        return shown(request, "run", 4, run=run, state=state, has_report=reported, folder=folder)
+        return shown(request, "run", 4, run=run, has_report=reported, folder=folder)
 
     def stop(request: HttpRequest) -> Response:
-        run = runs.find(request.path_params["name"])
-        run.process.send_signal(signal.SIGINT)  # like Ctrl-C: unused budget is returned
-        return to_page(request, f"/runs/{run.name}")
+        name = found(request).name
+        runs.stop(name)
+        return to_page(request, f"/runs/{name}")
 
     def report(request: HttpRequest) -> Response:
         name = request.path_params["name"]
@@ -169,109 +174,6 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         Route("/runs/{name}/stop", stop, methods=["POST"]),
         Route("/reports/{name}", report),
     )
-
-
-# Jobs ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Run:
-    """A job that this console started.
-
-    Parameters
-    ----------
-    name : str
-        Name of the folder for its results.
-    command : str
-        The command that runs the same job in a terminal.
-    process : Popen
-        The process of :mod:`cloister.app.worker`.
-    events : Path
-        The file to which the worker writes its events.
-    """
-
-    name: str
-    command: str
-    process: subprocess.Popen[bytes]
-    events: Path
-
-    @property
-    def state(self) -> str:
-        """``"running"``, ``"done"`` or ``"failed"``."""
-        return {None: "running", 0: "done"}.get(self.process.poll(), "failed")
-
-    @property
-    def rounds(self) -> tuple[int, int] | None:
-        """Numbers of finished rounds and of all rounds; None before the first event."""
-        rounds = [event for event in self._events if event["event"] == "round"]
-        return (rounds[-1]["done"], rounds[-1]["of"]) if rounds else None
-
-    @property
-    def sentences(self) -> list[str]:
-        """The warnings of the job, and the reason of a failure."""
-        events = self._events
-        texts: list[str] = [event["text"] for event in events if "text" in event]
-        # A killed process writes no event.
-        if self.state == "failed" and not any(event["event"] == "failed" for event in events):
-            code = self.process.returncode
-            texts.append(f"The job ended with exit status {code}; {LOG} may contain the reason.")
-        return texts
-
-    @property
-    def _events(self) -> list[Mapping[str, Any]]:
-        return events_in(self.events.read_text("utf-8"))
-
-
-class Runs:
-    """The jobs that this console started. A job keeps running if the console exits."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._runs: dict[str, Run] = {}
-        self._lock = Lock()
-
-    def start(self, job: Request, command: str) -> None:
-        """Start a job with its results in a new folder; a second call has no effect."""
-        name, out = job.out.name, self._folder / job.out
-        with self._lock:  # requests run in threads
-            if self.has(name, command):
-                return
-            try:
-                out.mkdir()  # fails if it exists, so that no job overwrites another's results
-            except OSError as error:
-                raise DataError(
-                    f"folder {name!r} cannot be made: {error.strerror}; load the page again."
-                ) from None
-            self._runs[name] = Run(name, command, self._started(job, out), out / EVENTS)
-
-    def has(self, name: str, command: str) -> bool:
-        """Return True if this job was started with its results in the folder `name`."""
-        return name in self._runs and self._runs[name].command == command
-
-    def _started(self, job: Request, out: Path) -> subprocess.Popen[bytes]:
-        with (out / EVENTS).open("wb") as events, (out / LOG).open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "cloister.app.worker"],  # -P: no code from the folder
-                cwd=self._folder,
-                stdin=subprocess.PIPE,
-                stdout=events,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C in the console's terminal must not stop jobs
-            )
-        assert process.stdin is not None
-        with suppress(BrokenPipeError), process.stdin as stream:  # the exit status reports it
-            stream.write(job.model_dump_json().encode())
-        return process
-
-    def find(self, name: str) -> Run:
-        """Return a job by its name."""
-        if name not in self._runs:
-            raise DataError(f"no job {name!r} was started here; see the page of files and reports.")
-        return self._runs[name]
-
-
-def _line(words: Sequence[str]) -> str:
-    return shlex.join(["cloister", *words])
 
 
 # Files --------------------------------------------------------------------------------------------
@@ -310,6 +212,11 @@ def _inside(folder: Path, paths: Iterable[Path]) -> list[Path]:
 
 def _reports(folder: Path) -> list[str]:
     return [path.parent.name for path in _inside(folder, folder.glob("*/report.html"))]
+
+
+def _jobs(folder: Path) -> list[str]:
+    """Return the names of the folders with the results of jobs that a console started."""
+    return [path.parent.name for path in _inside(folder, folder.glob(f"*/{EVENTS}"))]
 
 
 def _unused(folder: Path, stem: str, suffix: str = "") -> Path:
@@ -550,6 +457,16 @@ def _text(value: Any) -> str:
 
 # Questions ----------------------------------------------------------------------------------------
 
+_GROUPS = {
+    heading: {name: QUESTIONS[name].title for name in names}
+    for heading, names in QUESTION_GROUPS.items()
+}
+"""The titles of the questions by name, under their headings."""
+
+
+def _line(words: Sequence[str]) -> str:
+    return shlex.join(["cloister", *words])
+
 
 def _asked(folder: Path, form: Form) -> FormState:
     path = _in(folder, form.get("schema", ""))
@@ -573,6 +490,21 @@ def _priced(entered: FormState, budget: Mapping[str, Any] | None) -> dict[str, o
         "odds": attacker_sentence(plan.events(), plan.unit),
         "may_spend": may_spend,
     }
+
+
+def _costs(path: Path) -> dict[str, str]:
+    """Return the epsilon that each job in the ledger was charged alone, by its identifier."""
+    if not path.exists():
+        return {}
+    ledger = Ledger(path)
+    try:
+        deltas = {name: ledger.cap(name).delta for name in ledger.datasets()}
+        return {
+            job.job: number(accounting.epsilon(job.charged, deltas[job.dataset]))
+            for job in ledger.jobs()
+        }
+    finally:
+        ledger.dispose()
 
 
 def _gauge(path: Path, dataset: str) -> Mapping[str, object] | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from cloister.app.files import name_silos
 from cloister.app.job import Job
@@ -45,6 +46,29 @@ _SUITS: Mapping[Suits, Callable[[Column], bool]] = {
     "named": _is_named,
     "yes-no": _is_yes_no,
 }
+_KINDS: Mapping[Suits, str] = {
+    "any": "any type",
+    "number": "numbers",
+    "named": "categories or yes and no",
+    "yes-no": "yes and no",
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of the page for an option.
+
+    Parameters
+    ----------
+    name, help, text : str
+    choices : tuple of str
+        The allowed texts; empty if any text is allowed.
+    """
+
+    name: str
+    help: str
+    text: str
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,7 +92,7 @@ class FormState:
     @property
     def name(self) -> str:
         """The key of the question: that of the pressed button, or else that of the page."""
-        name = self.form.get("ask") or self.form.get("of") or "auto"  # on the first visit
+        name = self.form.get("ask") or self.form.get("of") or next(iter(QUESTIONS))
         if name not in QUESTIONS:
             raise PlanError(f"ask must be one of {', '.join(QUESTIONS)}, got {name!r}.")
         return name
@@ -78,40 +102,77 @@ class FormState:
         """The chosen question."""
         return QUESTIONS[self.name]
 
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The columns that suit the question."""
-        suits = _SUITS[self.question.suits]
-        return tuple(column.name for column in self.schema.columns if suits(column))
+    def _suitable(self, suits: Suits) -> tuple[str, ...]:
+        return tuple(column.name for column in self.schema.columns if _SUITS[suits](column))
+
+    @cached_property
+    def roles(self) -> dict[str, str]:
+        """The column of each role; empty for a role without one."""
+        roles: dict[str, str] = {}
+        for name, suits in self.question.roles.items():
+            rest = [column for column in self._suitable(suits) if column not in roles.values()]
+            first = next(iter(rest), "") if name not in self.question.optional else ""
+            roles[name] = self._field(name, first)
+        return roles
 
     @property
-    def target(self) -> str:
-        """The column to predict; empty if the question has no target or none is chosen."""
-        target = self._field("target", "")
-        return target if "target" in self.question.start else ""
+    def role_fields(self) -> list[Field]:
+        """The fields of the roles, each with the columns that suit."""
+        return [
+            Field(name, self._helps[name], self.roles[name], self._suitable(suits))
+            for name, suits in self.question.roles.items()
+        ]
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The columns that can be used without a role."""
+        suitable = () if self.question.most == 0 else self._suitable(self.question.suits)
+        return tuple(name for name in suitable if name not in self.roles.values())
+
+    @cached_property
+    def used(self) -> tuple[str, ...]:
+        """The columns without a role that are selected; the first ones before a selection."""
+        if self.form.get("of") != self.name:
+            # Categories first, as they need no bins.
+            first = sorted(self.others, key=self.edges.__contains__)[: self.question.most]
+            return tuple(name for name in self.others if name in first)
+        # Columns are sent by number, since a name may hold any character.
+        chosen = {self.schema.names[int(at)] for at in self._numbers()}
+        return tuple(name for name in self.others if name in chosen)
+
+    def _numbers(self) -> set[str]:
+        return set(self.form.getlist("column")) & set(map(str, range(len(self.schema.names))))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The selected columns; before a selection, those that suit the question."""
-        names = self.schema.names
-        # Columns are sent by number, since a name may hold any character.
-        if self.form.get("of") == self.name:
-            chosen = {names[int(at)] for at in self.form.getlist("column") if at in self._places}
-        else:
-            suits = self.choices[: self.question.most]
-            chosen = set(names if "target" in self.question.start else suits)
-        return tuple(name for name in names if name in chosen | {self.target})
+        """All columns of the job."""
+        return tuple(
+            name for name in self.schema.names if name in {*self.used, *self.roles.values()}
+        )
 
     @property
-    def _places(self) -> set[str]:
-        return set(map(str, range(len(self.schema.names))))
+    def fields(self) -> list[Field]:
+        """The fields of the other options."""
+        declared = {option.name: option for option in options_of(TASKS[self.name])}
+        return [
+            Field(name, self._helps[name], self._field(name, text), _words(declared[name].kind))
+            for name, text in self.question.start.items()
+        ]
 
     @property
-    def fields(self) -> dict[str, tuple[str, str]]:
-        """The options that the user chooses, each with its help text and its current text."""
-        helps = {option.name: option.help for option in options_of(TASKS[self.name])}
-        start = self.question.start
-        return {name: (helps[name], self._field(name, text)) for name, text in start.items()}
+    def edges(self) -> dict[str, str]:
+        """The text of the edges between bins of each numeric column that needs them."""
+        if not self.question.bins:
+            return {}
+        return {
+            column.name: self._field(f"edges-{i}", _parts(column, self.question.bins))
+            for i, column in enumerate(self.schema.columns)
+            if column.name in self.others and _is_number(column)
+        }
+
+    @cached_property
+    def _helps(self) -> dict[str, str]:
+        return {option.name: option.help for option in options_of(TASKS[self.name])}
 
     def _field(self, name: str, first: str) -> str:
         """Return the text of a field; the initial text if the page shows another question."""
@@ -141,29 +202,44 @@ class FormState:
         return cap
 
     def _options(self) -> dict[str, Any]:
+        edges = {
+            name: [_number(f"an edge of {name!r}", edge) for edge in re.split(r"[,;]\s*", text)]
+            for name, text in self.edges.items()
+            if name in self.used
+        }
         return {
-            name: text if name == "target" else _number(meaning, text)
-            for name, (meaning, text) in self.fields.items()
-        } | self._tables()
+            **{name: column for name, column in self.roles.items() if column},
+            **{
+                field.name: field.text if field.choices else _number(field.help, field.text)
+                for field in self.fields
+                if field.text.strip()
+            },
+            **({"edges": edges} if edges else {}),
+            **self._tables(),
+        }
 
     def _tables(self) -> dict[str, Any]:
-        """Return the table of the chosen columns, and its test, for a task that has tables."""
-        if not any(one.name == "tables" for one in options_of(TASKS[self.name])):
+        """Return the table of the selected columns, and its test, for a task that has tables."""
+        if "tables" not in self._helps:
             return {}
-        return {"tables": [[*self.columns]], "tests": ["chi2"] * (len(self.columns) == 2)}
+        return {"tables": [[*self.used]], "tests": ["chi2"] * (len(self.used) == 2)}
 
     def job(self) -> Job:
         """Return the job, or raise a PlanError with a field of the page to change."""
         question = self.question
-        if len(self.choices) < question.least:
+        for name, column in self.roles.items():
+            if not (column or name in question.optional):
+                raise PlanError(
+                    f"{question.title!r} requires a column of {_KINDS[question.roles[name]]}; set "
+                    "the types of your columns on the previous page."
+                )
+        if len(self.others) < question.least:
             raise PlanError(
-                f"{question.title!r} requires {question.least} such column(s); set the types of "
-                "your columns on the previous page."
+                f"{question.title!r} requires {question.least} column(s) of "
+                f"{_KINDS[question.suits]}; set the types of your columns on the previous page."
             )
-        if "target" in question.start and not self.target:
-            raise PlanError("choose the column to predict.")
-        if not set(self.columns) - {self.target}:
-            raise PlanError("choose the columns to use.")
+        if len(self.used) < question.least:
+            raise PlanError(f"choose {question.least} or more columns to use.")
         # Ledger and folder are not used for the plan.
         return self.request(Path(), "").job(self.schema)
 
@@ -193,6 +269,19 @@ class FormState:
         columns = self.columns
         reports = [check_file(file, self.schema, columns) for file in self.files]
         refuse_loss(reports, roles_of(self._options(), columns), self.max_loss)
+
+
+def _words(kind: Any) -> tuple[str, ...]:
+    """Return the allowed words of an option's kind; empty if it has none."""
+    if get_origin(kind) is Literal:
+        return tuple(word for word in get_args(kind) if isinstance(word, str))
+    return tuple(word for part in get_args(kind) for word in _words(part))
+
+
+def _parts(column: Column, bins: int) -> str:
+    """Return edges between equal parts of a column's public range."""
+    step = (column.max - column.min) / bins
+    return ", ".join(f"{column.min + i * step:.6g}" for i in range(1, bins))
 
 
 def _number(meaning: str, text: str) -> Any:

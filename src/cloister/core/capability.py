@@ -18,20 +18,30 @@ class Question:
     Parameters
     ----------
     title : str
+    roles : mapping of str to {"any", "number", "named", "yes-no"}
+        Options that name one column, with the type of the columns that suit: any type, numbers,
+        categories or booleans, booleans.
+    optional : tuple of str
+        Roles that may have no column.
     start : mapping of str to str
-        Options that the user chooses, with their initial text.
+        Other options that the user chooses, with their initial text; empty for the task's default.
     suits : {"any", "number", "named", "yes-no"}
-        Type of the columns that can be the target or, without a target, are selected initially:
-        any type, numbers, categories or booleans, booleans.
+        Type of the columns that can be used without a role.
     least, most : int
-        Required number of such columns, and number of columns selected initially.
+        Required number of such columns, and number of those selected initially; with a `most` of
+        0 there are none.
+    bins : int
+        Number of initial bins of a numeric column that the task needs in bins; 0 for other tasks.
     """
 
     title: str
+    roles: Mapping[str, Suits] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
     start: Mapping[str, str] = field(default_factory=dict)
     suits: Suits = "any"
     least: int = 1
     most: int | None = None
+    bins: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,10 +79,19 @@ CAPABILITIES: Mapping[str, Capability] = {name: Capability.of(row) for name, row
 COMMANDS = {name: row.command for name, row in CAPABILITIES.items() if row.command}
 """Help texts of the commands that have the name of a task."""
 
-_QUESTIONS = (
-    *("describe", "tabulate", "auto", "selectk", "logistic", "linear", "outliers", "apriori"),
-)
+QUESTION_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Describe": ("describe", "tabulate", "table1"),
+    "Explain and predict": ("logistic", "linear", "glm", "forest", "scorecard"),
+    "Time until an event": ("survival", "cox", "cox-approximate"),
+    "Discover": ("auto", "selectk", "outliers", "apriori"),
+    "Share and check": ("synthesise", "evaluation", "regression-evaluation"),
+}
+"""The tasks with a question, in the order of the console's page, by the heading above them."""
+
 QUESTIONS = {
-    name: question for name in _QUESTIONS if (question := CAPABILITIES[name].question) is not None
+    name: question
+    for names in QUESTION_GROUPS.values()
+    for name in names
+    if (question := CAPABILITIES[name].question) is not None
 }
 """The questions of the console, in the order of its page."""

@@ -76,11 +76,23 @@ ROWS = {
         "task": "survival.cox:Cox",
         "command": "estimate hazard ratios of an event by Cox regression",
         "python": ("cox:DPCox",),
+        "question": {
+            "title": "What hastens an event? (hazard ratios)",
+            "roles": {"time": "number", "event": "yes-no", "strata": "named"},
+            "optional": ("strata",),
+            "start": {"nominal_events": ""},
+            "most": 2,
+        },
     },
     "cox-approximate": {
         "task": "survival.cox_approximate:CoxApproximate",
         "command": "approximate hazard ratios of many covariates",
         "python": ("cox:DPCoxApproximate",),
+        "question": {
+            "title": "What hastens an event? (many columns)",
+            "roles": {"time": "number", "event": "yes-no"},
+            "start": {"nominal_events": "1000"},
+        },
     },
     "describe": {
         "task": "tables.describe:Describe",
@@ -92,6 +104,12 @@ ROWS = {
     "evaluation": {
         "task": "evaluation.classification:Evaluation",
         "python": ("measures:evaluate",),
+        "question": {
+            "title": "How good is a score? (yes or no)",
+            "roles": {"truth": "yes-no", "score": "number"},
+            "least": 0,
+            "most": 0,
+        },
     },
     "fastlloyd": {"task": "clustering.kmeans:FastLloyd"},
     "fedavg": {
@@ -102,30 +120,29 @@ ROWS = {
     "forest": {
         "task": "supervised.forest:RandomForest",
         "python": ("forest:DPRandomForestClassifier",),
+        "question": {"title": "Who will? (many decision trees)", "roles": {"target": "named"}},
     },
     "glloyd": {"task": "clustering.kmeans:GLloyd"},
     "glm": {
         "task": "regression.glm:GeneralizedLinear",
         "python": ("linear_model:DPGeneralizedLinearRegressor",),
+        "question": {
+            "title": "How many events? (model of counts)",
+            "roles": {"target": "number", "exposure": "number"},
+            "optional": ("exposure",),
+            "start": {"family": "poisson"},
+        },
     },
     "linear": {
         "task": "supervised.linear:Linear",
         "python": ("linear_model:DPLinearRegression",),
-        "question": {
-            "title": "How much? (predict a number)",
-            "start": {"target": ""},
-            "suits": "number",
-        },
+        "question": {"title": "How much? (predict a number)", "roles": {"target": "number"}},
     },
     "lloyd": {"task": "clustering.kmeans:Lloyd"},
     "logistic": {
         "task": "supervised.logistic:Logistic",
         "python": ("linear_model:DPLogisticRegression", "ensemble:DPSiloEnsemble"),
-        "question": {
-            "title": "Who will? (predict a category)",
-            "start": {"target": ""},
-            "suits": "named",
-        },
+        "question": {"title": "Who will? (predict a category)", "roles": {"target": "named"}},
     },
     "naive-bayes": {
         "task": "supervised.naive_bayes:NaiveBayes",
@@ -139,11 +156,25 @@ ROWS = {
     "pca": {"task": "preparation.pca:PCA", "python": ("prepare:DPPCA",)},
     "pipeline": {"task": "preparation.pipeline:Pipeline"},
     "quantiles": {"task": "preparation.quantiles:Quantiles", "python": ("prepare:dp_quantiles",)},
-    "regression-evaluation": {"task": "evaluation.regression:RegressionEvaluation"},
+    "regression-evaluation": {
+        "task": "evaluation.regression:RegressionEvaluation",
+        "question": {
+            "title": "How good are predictions? (numbers)",
+            "roles": {"truth": "number", "prediction": "number"},
+            "least": 0,
+            "most": 0,
+        },
+    },
     "scorecard": {
         "task": "tables.scorecard:Scorecard",
         "command": "rank columns by their power to predict an event; their stability and selection",
         "python": ("scorecard:DPScorecard",),
+        "question": {
+            "title": "Which columns predict an event? (scorecard)",
+            "roles": {"target": "yes-no", "over": "named", "group": "named"},
+            "optional": ("over", "group"),
+            "bins": 5,
+        },
     },
     "selectk": {
         "task": "clustering.select_k:SelectK",
@@ -167,22 +198,36 @@ ROWS = {
         "task": "survival.survival:Survival",
         "command": "estimate the time until an event: curves, medians, rates, log-rank test",
         "python": ("survival:DPKaplanMeier", "survival:DPLogRank"),
+        "question": {
+            "title": "How long until an event? (curves)",
+            "roles": {"time": "number", "event": "yes-no", "by": "named"},
+            "optional": ("by",),
+            "start": {"tau": ""},
+            "least": 0,
+            "most": 0,
+        },
     },
     "synthesise": {
         "task": "synthesis.synthesise:Synthesise",
         "command": "draw synthetic records from noisy tables",
         "python": ("synthesiser:DPSynthesiser",),
+        "question": {
+            "title": "May I have look-alike records? (synthetic data)",
+            "least": 2,
+            "bins": 8,
+        },
     },
     "table1": {
         "task": "tables.table1:Table1",
         "command": "compare groups as in Table 1 of a paper: means, shares, differences, tests",
         "python": ("prepare:dp_table1",),
+        "question": {"title": "How do groups differ? (Table 1)", "roles": {"by": "named"}},
     },
     "tabulate": {
         "task": "tables.tabulate:Tabulate",
         "command": "count records in tables, compute means by group, and test differences",
         "python": ("table:DPTable",),
-        "question": {"title": "How many in each category? (count)", "suits": "named", "most": 2},
+        "question": {"title": "How many in each category? (counts)", "most": 2, "bins": 4},
     },
 }
 """One row for each task of the package, by its name; see :mod:`cloister.core.capability`."""

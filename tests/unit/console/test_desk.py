@@ -19,9 +19,11 @@ from starlette.testclient import TestClient
 
 from cloister.app.worker import events_in
 from cloister.cli import _parser
-from cloister.console.desk import EVENTS, LOG, desk_app
+from cloister.console.desk import desk_app
 from cloister.console.guard import Guard
-from cloister.console.questions import QUESTIONS, FormState
+from cloister.console.jobs import EVENTS, LOG
+from cloister.console.questions import FormState
+from cloister.core.capability import CAPABILITIES, COMMANDS, QUESTION_GROUPS, QUESTIONS
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
@@ -59,6 +61,10 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def desk(folder: Path, ledger: Path) -> TestClient:
+    return enter(folder, ledger)
+
+
+def enter(folder: Path, ledger: Path) -> TestClient:
     guard = Guard(desk_app(folder, ledger), 8765)
     client = TestClient(guard, base_url=HERE + guard.root, headers={"origin": HERE})
     assert client.get(guard.link).status_code == 200
@@ -167,7 +173,7 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     where, page = say(desk)
     assert where.startswith("/question?")
     pages = [start, page]
-    asked = f"{where.partition('?')[2]}&nominal_n=600&epsilon=3&cap_epsilon=3"
+    asked = f"{where.partition('?')[2]}&ask=auto&nominal_n=600&epsilon=3&cap_epsilon=3"
     priced = desk.get(f"/question?{asked}").text
     assert "Expected error of a centre" in priced
     assert "times in 100" in priced
@@ -175,6 +181,7 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
         assert path_of(desk, spend(desk, asked)) == "/runs/auto"
     assert spend(desk, asked.replace("epsilon=3", "epsilon=2")).status_code == 409
     end = time.monotonic() + 120
+    desk = enter(folder, ledger)  # a console that is started again finds the job
     while "Read the report" not in (page := desk.get("/runs/auto").text):
         assert "At work" in page
         assert time.monotonic() < end
@@ -185,7 +192,8 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     assert "Three groups" in report.text
     again = desk.get(f"/question?{asked}").text
     assert "epsilon 3 of 3 is spent" in again
-    assert '/reports/auto">auto</a>' in desk.get("/").text
+    start = desk.get("/").text
+    assert re.search(r'/runs/auto">auto</a>.*groups are there\?.*done</td><td>3</td>', start)
     for shown in (*pages, priced, page, again):
         assert SENTINEL not in shown
     events = events_in((folder / "auto" / EVENTS).read_text())
@@ -205,7 +213,7 @@ def test_a_job_that_is_refused_says_why_and_costs_nothing(
     desk: TestClient, folder: Path, ledger: Path
 ) -> None:
     where, _ = say(desk)
-    asked = f"{where.partition('?')[2]}&nominal_n=600&epsilon=3&cap_epsilon=5"
+    asked = f"{where.partition('?')[2]}&ask=auto&nominal_n=600&epsilon=3&cap_epsilon=5"
     for out in ("", "../x", "ward", "auto/x"):
         assert spend(desk, asked, out).status_code == 409
     for changed in (
@@ -229,16 +237,40 @@ def test_a_job_that_is_refused_says_why_and_costs_nothing(
     assert "/reports/" not in desk.get("/").text
 
 
+def test_a_job_that_left_no_result_has_failed_and_odd_files_are_no_jobs(
+    desk: TestClient, folder: Path, tmp_path: Path
+) -> None:
+    for name, text in {
+        "killed": '{"event": "started", "pid": 1, "command": "c", "form": "of=auto"}\n',
+        "list": "[1]\n",
+        "text": "not a job\n",
+        "event": '{"event": 3}\n',
+    }.items():
+        (folder / name).mkdir()
+        (folder / name / EVENTS).write_text(text)
+    (folder / "out").symlink_to(tmp_path)
+    (tmp_path / EVENTS).write_text('{"event": "done"}\n')
+    page = desk.get("/runs/killed").text
+    assert "The job ended without a result" in page
+    desk.post("/runs/killed/stop", data={"csrf": token(desk)})  # its process is another's by now
+    start = desk.get("/").text
+    assert re.search(r"killed</a></td><td>Which groups are there\?</td><td>failed", start)
+    for name in ("list", "text", "event", "out", "north.csv", "%2e%2e"):
+        assert f"/runs/{name}" not in start
+        assert desk.get(f"/runs/{name}").status_code in (404, 409)
+
+
 def test_a_job_that_is_stopped_gives_back_what_has_not_left(
     desk: TestClient, folder: Path, ledger: Path
 ) -> None:
     lines = ["age,weight,smoker,asthma", *["50,70,no,no"] * 400_000]
     (folder / "south.csv").write_text("\n".join(lines))
     where, _ = say(desk)
-    spend(desk, f"{where.partition('?')[2]}&nominal_n=600&epsilon=1&cap_epsilon=5")
+    spend(desk, f"{where.partition('?')[2]}&ask=auto&nominal_n=600&epsilon=1&cap_epsilon=5")
     log, end = folder / "auto" / EVENTS, time.monotonic() + 120
     while '"round"' not in log.read_text():
         assert time.monotonic() < end
+    desk = enter(folder, ledger)  # a console that is started again
     desk.post("/runs/auto/stop", data={"csrf": token(desk)})
     while "At work" in (page := desk.get("/runs/auto").text):
         assert time.monotonic() < end
@@ -456,21 +488,28 @@ def test_only_files_of_the_folder_can_be_named(desk: TestClient, name: str) -> N
     assert "no file was chosen" in desk.get("/columns").text
 
 
+def test_every_command_over_files_is_a_question() -> None:
+    asked = {name for name, row in CAPABILITIES.items() if row.question}
+    assert sorted(name for names in QUESTION_GROUPS.values() for name in names) == sorted(asked)
+    assert COMMANDS.keys() <= asked
+
+
+TYPED = {"type-2": "boolean", "categories-2": "", "type-3": "boolean"}
+
+
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_every_question_is_a_job_whose_page_and_command_agree(
     desk: TestClient, folder: Path, name: str
 ) -> None:
-    where, _ = say(desk, **{"type-2": "boolean", "categories-2": "", "type-3": "boolean"})
+    where, _ = say(desk, **TYPED)
     page = unescape(desk.get(f"{where}&ask={name}&nominal_n=5,000&epsilon=2&cap_epsilon=4").text)
     question = QUESTIONS[name]
-    assert ("Spend epsilon 2 and answer" in page) == ("target" not in question.start)
+    assert "Spend epsilon 2 and answer" in page
     assert question.title in page
-    assert set(question.start) <= {one.name for one in options_of(TASKS[name])}
+    assert {*question.start, *question.roles} <= {one.name for one in options_of(TASKS[name])}
+    assert {*question.optional} <= question.roles.keys()
     schema = Schema.load(folder / "ward.toml")
     form = {"ask": name, "nominal_n": "5000", "epsilon": "2"}
-    if "target" in question.start:
-        form |= {"of": name, "target": "age" if name == "linear" else "smoker", "column": "1"}
-        assert "choose the column to predict" in page
     asked = FormState(ImmutableMultiDict(form), (Path("-a.csv"),), Path("ward.toml"), schema)
     command = asked.request(Path("l.db"), "out").command(schema)
     assert command[:2] == ["run", "./-a.csv"]
@@ -478,6 +517,47 @@ def test_every_question_is_a_job_whose_page_and_command_agree(
     options = _parser(command).parse_args(command)
     assert options.columns in (None, asked.job().plan.columns)
     assert (options.epsilon, options.nominal_n) == (2.0, 5000)
+
+
+def offered(page: str, name: str) -> list[str]:
+    """Return the choices of a field of the page."""
+    found = re.search(f'<select name="{name}".*?</select>', page, re.S)
+    assert found, page
+    return re.findall("<option.*?>(.+?)</option>", found[0])
+
+
+def test_a_field_offers_the_columns_that_fit_it(desk: TestClient) -> None:
+    where, _ = say(desk, **TYPED)
+
+    def shown(name: str, **form: str) -> tuple[str, list[str]]:
+        page = unescape(desk.get(f"{where}&ask={name}&{urlencode(form)}").text)
+        return page, re.findall(r'name="column" value="(\d)"', page)
+
+    page, others = shown("survival")
+    assert offered(page, "time") == ["age", "weight"]
+    assert offered(page, "event") == ["smoker", "asthma"]
+    assert offered(page, "by") == ["none", "smoker", "asthma"]
+    assert others == []
+    assert shown("apriori")[1] == ["2", "3"]
+    page, others = shown("linear")
+    assert offered(page, "target") == ["age", "weight"]
+    assert others == ["1", "2", "3"]  # the target predicts nothing
+    assert shown("linear", of="linear", target="weight")[1] == ["0", "2", "3"]
+    assert "gamma" in offered(shown("glm")[0], "family")
+
+
+def test_numbers_have_public_bins_that_a_person_can_change(desk: TestClient, folder: Path) -> None:
+    where, _ = say(desk, **TYPED)
+    page = desk.get(f"{where}&ask=scorecard").text
+    assert 'name="edges-0" value="34.4, 50.8, 67.2, 83.6"' in page
+    form = {"of": "tabulate", "column": "0", "edges-0": "40; 65", "nominal_n": "900"}
+    schema = Schema.load(folder / "ward.toml")
+    asked = FormState(ImmutableMultiDict(form), (Path("a.csv"),), Path("ward.toml"), schema)
+    assert asked.request(Path(), "").options["edges"] == {"age": [40, 65]}
+    assert asked.job().plan.columns == ("age",)
+    said = {"of": "tabulate", "column": "0", "nominal_n": "900"}
+    for wrong, why in (("forty", "an edge of 'age' must be a number"), ("65, 40", "lower first")):
+        assert why in problem(ask(desk, **said, **{"edges-0": wrong}))
 
 
 def test_names_with_commas_and_dashes_reach_the_command() -> None:
@@ -500,7 +580,7 @@ def test_names_with_commas_and_dashes_reach_the_command() -> None:
 
 def test_less_epsilon_is_shown_to_give_less(desk: TestClient) -> None:
     def error(epsilon: str) -> float:
-        page = ask(desk, nominal_n="5000", epsilon=epsilon)
+        page = ask(desk, ask="auto", nominal_n="5000", epsilon=epsilon)
         return float(re.search(r"± ([\d.]+)", page)[1])  # type: ignore[index]
 
     assert error("0.5") > 1.5 * error("1")
@@ -511,11 +591,14 @@ def test_a_plan_that_cannot_be_is_explained(desk: TestClient) -> None:
         ask(desk, nominal_n="500", epsilon="1", n_clusters="many", of="auto", column="0")
     )
     assert "records must be a whole number" in problem(ask(desk, nominal_n="many", epsilon="1"))
-    assert "choose the columns to use" in problem(ask(desk, nominal_n="500", of="auto"))
-    assert "requires 2 such column" in problem(ask(desk, nominal_n="500", ask="apriori"))
+    assert "choose 1 or more columns" in problem(ask(desk, nominal_n="500", of="auto"))
+    assert "requires 2 column(s) of yes and no" in problem(
+        ask(desk, nominal_n="500", ask="apriori")
+    )
+    assert "requires a column of yes and no" in problem(ask(desk, nominal_n="500", ask="survival"))
     assert "lifetime cap must be a number" in problem(ask(desk, nominal_n="500", cap_epsilon="5,0"))
     assert "at least epsilon" in problem(ask(desk, nominal_n="500", cap_epsilon=".5"))
-    assert "too small" in ask(desk, nominal_n="50", epsilon="0.1", cap_epsilon="1")
+    assert "too small" in ask(desk, ask="auto", nominal_n="50", epsilon="0.1", cap_epsilon="1")
     assert "Enter the lifetime cap" in ask(desk, nominal_n="5000", epsilon="1")
     assert ask(desk, ask="nothing").count("ask must be one of") == 1
 
