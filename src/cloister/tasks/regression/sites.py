@@ -330,8 +330,8 @@ def _estimate(values: Floats, noise: Floats, sampling: Floats) -> Estimate:
     margin = np.where(np.isfinite(values), margin, inf)
     # Infinite ends around a NaN would not be infinite.
     middle = np.nan_to_num(values)
-    found = sampled(Estimate(middle, middle - margin, middle + margin), np.nan_to_num(sampling))
-    return replace(found, values=values)
+    one = Estimate(values, middle - margin, middle + margin)
+    return sampled(one, np.nan_to_num(sampling))
 
 
 def _each(found: Sequence[Heterogeneity], *names: str) -> Estimate:
