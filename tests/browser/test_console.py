@@ -90,7 +90,7 @@ def test_the_desk_works_without_scripts(visit: Open, hospitals: Path) -> None:
     keep_what_is_lost(desk)
     page.fill("[name=nominal_n]", "15000")
     page.fill("[name=cap_epsilon]", "10")
-    page.click("button.second")
+    page.click("button.second:text('Show cost and precision')")
     page.wait_for_selector("text=Expected error of a centre")
     assert page.input_value("[name=nominal_n]") == "15000"
     page.click("button:text('Spend')")
