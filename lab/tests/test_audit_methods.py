@@ -123,7 +123,9 @@ def test_false_alarm_rates_sum_to_the_budget() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
-    assert mutant.caught is not None, mutant.defect
+    found = mutant.caught
+    assert found, mutant.defect
+    assert found.alarms, found.evidence
 
 
 def test_a_method_that_says_it_is_not_private_is_not_audited_as_a_task() -> None:

@@ -6,9 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from cloister.audit.checks import check_noise
+from cloister.audit.findings import Finding
+from cloister.audit.packages import Mutant
+from cloister.cli import audit as command
 from cloister.cli import main
+from cloister.hazmat.ring import Integers
+from cloister.privacy.noise import DiscreteNoise, NoiseKind
+from cloister.testing import toy_plan
 
 SMALL = ["--runs", "40", "--nominal-n", "40"]
 TOY = Path(__file__).parent / "toy_task.py"
@@ -97,3 +105,31 @@ def test_what_cannot_be_audited_is_refused_in_one_sentence(
 ) -> None:
     assert main(["audit", *argv]) == 3
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_mutant_that_breaks_its_check_is_not_caught_and_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caught = Mutant("loud", "too much noise", lambda: (Finding("noise", True, "seen"),))
+    broken = Mutant("odd", "noise of another shape", lambda: [Finding("", bool(1 // 0), "")])
+    monkeypatch.setattr(command, "mutants", lambda: (broken, caught))
+    assert main(["audit", "--mutants", "--out", str(tmp_path)]) == 1
+    shown = capsys.readouterr()
+    assert "not caught: odd" in shown.err
+    assert "loud" not in shown.err
+    report = (tmp_path / "audit.md").read_text()
+    assert "1 of 2 mutants are caught" in report
+    assert "| odd | noise of another shape | COULD NOT JUDGE | ZeroDivisionError" in report
+
+
+class Short(DiscreteNoise):
+    """Draws one element less than is asked for."""
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        return np.asarray(super().draw(kind, scale, size)[1:])
+
+
+def test_noise_of_another_size_than_the_plans_is_an_alarm() -> None:
+    (finding,) = check_noise(toy_plan(), words=30, make_noise=Short)
+    assert finding.alarms
+    assert "elements of noise" in finding.evidence

@@ -31,7 +31,7 @@ from cloister.audit.bounds import (
 )
 from cloister.audit.findings import Finding as Finding
 from cloister.audit.flow import check_flow
-from cloister.audit.noise import drawn_by, in_profiles, noise_of, whole_job
+from cloister.audit.noise import NoiseSizeError, drawn_by, in_profiles, noise_of, whole_job
 from cloister.audit.noise_laws import (
     Drawn,
     Test,
@@ -479,8 +479,10 @@ def _estimate(plan: Plan, log: Log, table: Records) -> Floats:
 
 def check_noise(
     plan: Plan, *, words: int, make_noise: MakeNoise | None = None, seen: Sequence[Drawn] = ()
-) -> tuple[Finding, Finding, Finding]:
+) -> tuple[Finding, ...]:
     """Test the distribution and the independence of the noise of jobs, under each profile.
+
+    Noise of another size than the plan's has no distribution to test; the one finding says so.
 
     Parameters
     ----------
@@ -492,7 +494,10 @@ def check_noise(
     samples = list(seen)
     for other in in_profiles(plan):
         jobs = max(ceil(words / 3 / noise_of(other).scales.size), words // 100, 4)
-        samples.append(drawn_by(other, jobs, make_noise))
+        try:
+            samples.append(drawn_by(other, jobs, make_noise))
+        except NoiseSizeError as error:
+            return (Finding("law of the noise", True, str(error)),)
     rng = public_generator("audit", "places", new_nonce())
     scored = [(drawn, normal_scores(drawn, rng)) for drawn in samples]
     if len(scored) > 1:

@@ -10,7 +10,7 @@ import numpy as np
 from cloister.app.in_process import make_clients, run_clients
 from cloister.audit.noise_laws import Drawn
 from cloister.audit.runs import Ahead, Log, MakeNoise, system_noise, watched_plan
-from cloister.core.errors import PlanError
+from cloister.core.errors import CloisterError, PlanError
 from cloister.hazmat.ring import Integers, to_integers
 from cloister.hazmat.signing import Identity
 from cloister.privacy.noise import NoiseKind
@@ -20,6 +20,10 @@ from cloister.protocol.task import PerSiloTask, Profile, SitedTask, UnitTask
 
 _SILOS = 3  # silos of a job that is not local
 _AT_ONCE = 100  # smallest number of elements per draw, as small draws are slow
+
+
+class NoiseSizeError(CloisterError):
+    """Jobs drew another number of elements than their plan has."""
 
 
 def in_profiles(plan: Plan) -> list[Plan]:
@@ -80,9 +84,21 @@ def drawn_by(plan: Plan, jobs: int, make_noise: MakeNoise | None) -> Drawn:
     ----------
     make_noise : function, optional
         Returns the source of each job; by default the product's own.
+
+    Raises
+    ------
+    NoiseSizeError
+        If a source returns more or fewer elements than a job has.
     """
     draw = _shares if plan.profile == "pairwise" else _of_aggregators
-    return replace(noise_of(plan), elements=np.array(list(draw(plan, jobs, make_noise))))
+    drawn, rows = noise_of(plan), list(draw(plan, jobs, make_noise))
+    wrong = {row.size for row in rows} - {drawn.scales.size}
+    if wrong:
+        raise NoiseSizeError(
+            f"a job under {plan.profile!r} drew {min(wrong)} elements of noise, and its plan has "
+            f"{drawn.scales.size}"
+        )
+    return replace(drawn, elements=np.array(rows))
 
 
 def _of_aggregators(plan: Plan, jobs: int, make_noise: MakeNoise | None) -> Iterator[Integers]:

@@ -14,6 +14,7 @@ from typing import Any
 from cloister.audit.checks import Audit, Finding
 
 GROUP = "cloister.audits"
+NOT_JUDGED = "COULD NOT JUDGE"
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,11 @@ class Mutant:
 
     @property
     def caught(self) -> Finding | None:
-        """The first finding that alarms."""
-        return next((finding for finding in self.check() if finding.alarms), None)
+        """The first finding that alarms; one without an alarm if the check itself stopped."""
+        try:
+            return next((finding for finding in self.check() if finding.alarms), None)
+        except Exception as error:  # a planted error may break anything, but no other verdict
+            return Finding(NOT_JUDGED, False, f"{type(error).__name__}: {error}")
 
 
 def methods() -> dict[str, Method]:

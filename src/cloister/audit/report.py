@@ -110,10 +110,11 @@ def markdown(
             *_rows(summary(published)),
         ]
     if mutants:
+        n_caught = sum(bool(finding and finding.alarms) for finding in mutants.values())
         lines += [
             "## Broken on purpose",
             "",
-            f"{sum(finding is not None for finding in mutants.values())} of {len(mutants)} mutants "
+            f"{n_caught} of {len(mutants)} mutants "
             "are caught. Their randomness is fixed, so it is not left to chance.",
             "",
             *_rows(_caught(mutants)),

@@ -110,7 +110,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         files = write_report(audits, args.out, _command(args), caught)
         out.say(f"written  {len(files)} files in {args.out}")
     refuted = [audit.method for audit in audits if audit.alarms]
-    missed = [mutant.name for mutant, finding in caught.items() if finding is None]
+    missed = [mutant.name for mutant, finding in caught.items() if not (finding and finding.alarms)]
     powerless = [audit.method for audit in audits if audit.no_power and not audit.alarms]
     for method in powerless:
         out.warn(f"the audit of {method} has no power: its runs show less than 10 % of the claim")

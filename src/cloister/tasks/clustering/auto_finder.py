@@ -95,6 +95,7 @@ _PAYS = 0.7  # smallest gain of a split over the cost of the merge that permits 
 _LEFT = 0.3  # smallest share of the mean squared distance that a split leaves
 _MARGIN = 2.0  # of the candidates' box, in root mean square distances
 _FAR_BINS = 8  # of a column, for the records outside the box
+_IN_ROW = 64  # records that are compared as one row
 _FALSE = 0.1  # expected number of cells that noise alone makes a point
 _WORTH = 0.5  # of a cell's count: its records are not all at one point
 
@@ -321,7 +322,7 @@ class FinderRoute(Route):
         low = state["candidates"].min(axis=0) - state["margin"]
         high = state["candidates"].max(axis=0) + state["margin"]
         # Few columns have any record outside, and the others need not be compared one by one.
-        least, most = records.min(axis=0, initial=0), records.max(axis=0, initial=0)
+        least, most = _column_ends(records)
         wide = np.flatnonzero((least < low) | (most > high))
         values = records[:, wide]
         outside = np.flatnonzero(((values < low[wide]) | (values > high[wide])).any(axis=1))
@@ -528,6 +529,21 @@ def _mean_squares(gram: Floats, noise: Floats, counts: Floats, within: float) ->
     variance = max(float(((traces - pool) ** 2 - noise**2).mean()), 0.02 * pool**2)
     shrunk = pool + variance / (variance + noise**2) * (traces - pool)
     return np.asarray(np.clip(shrunk, _NARROWEST * pool, _WIDEST * pool))
+
+
+def _column_ends(records: Records) -> tuple[Integers, Integers]:
+    """Return the least and the largest number of each column, and 0 if none is beyond it."""
+    n, d = records.shape
+    # NumPy is ten times faster on long rows, so many records are one row first.
+    whole = n // _IN_ROW * _IN_ROW
+    rows, rest = records[:whole].reshape(-1, _IN_ROW * d), records[whole:]
+
+    def ends(extreme: np.ufunc) -> Integers:
+        of_rows = extreme.reduce(rows, axis=0, initial=0).reshape(-1, d)
+        found: Integers = extreme.reduce(np.concatenate([of_rows, rest]), axis=0)
+        return found
+
+    return ends(np.minimum), ends(np.maximum)
 
 
 def _far_groups(known: FinderKnown, count_std: float) -> tuple[Floats, Floats]:
