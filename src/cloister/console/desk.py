@@ -25,11 +25,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from cloister.app.answer import Answer
 from cloister.app.forecast import expected, plan_warnings
 from cloister.app.text import attacker_sentence, number
+from cloister.app.worker import ANSWER
 from cloister.console.guard import Form
 from cloister.console.jobs import EVENTS, Run, Runs
-from cloister.console.parts import a_report, budget_gauge, console_app, to_page
+from cloister.console.parts import a_picture, a_report, budget_gauge, console_app, to_page
 from cloister.console.questions import AS_IS, FormState
 from cloister.core.capability import QUESTION_GROUPS, QUESTIONS
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
@@ -39,7 +41,7 @@ from cloister.data.schema import Schema, read_cell, read_codebook
 from cloister.privacy import accounting
 from cloister.privacy.ledger import Ledger
 
-_PAGES = (("/", "Files and reports"),)
+_PAGES = (("/", "Files and answers"),)
 _CELLS = ("type", "min", "max", "categories", "format", "spellings")  # fields of one column
 _HEAD = ("dataset", "unit", "max_rows", "decimal", "thousands", "encoding")  # of all columns
 _CAP = "cap_epsilon"  # ignored if the ledger has a cap for the data set
@@ -144,13 +146,26 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
     def found(request: HttpRequest) -> Run:
         name = request.path_params["name"]
         if name not in _jobs(folder):
-            raise DataError(f"no job {name!r} was started here; see the page of files and reports.")
+            raise DataError(f"no job {name!r} was started here; see the page of files and answers.")
         return runs.find(name)
 
     def progress(request: HttpRequest) -> Response:
         run = found(request)
         reported = run.name in _reports(folder)
-        return shown(request, "run", 4, run=run, has_report=reported, folder=folder)
+        answer = answered(run.name) if run.state == "done" else None
+        values = {"run": run, "has_report": reported, "answer": answer, "questions": QUESTIONS}
+        return shown(request, "run", 4, folder=folder, **values)
+
+    def answered(name: str) -> Answer | None:
+        # A link may lead out of the folder.
+        is_here = _inside(folder, [folder / name / ANSWER])
+        return runs.answer(name) if is_here else None
+
+    def picture(request: HttpRequest) -> Response:
+        answer = answered(found(request).name)
+        if answer is None or not answer.picture:
+            raise DataError("this answer has no picture.")
+        return a_picture(answer.picture)
 
     def stop(request: HttpRequest) -> Response:
         name = found(request).name
@@ -171,6 +186,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         Route("/question", question),
         Route("/run", run, methods=["POST"]),
         Route("/runs/{name}", progress),
+        Route("/runs/{name}/picture.svg", picture),
         Route("/runs/{name}/stop", stop, methods=["POST"]),
         Route("/reports/{name}", report),
     )

@@ -17,7 +17,8 @@ from httpx import Response
 from starlette.datastructures import ImmutableMultiDict
 from starlette.testclient import TestClient
 
-from cloister.app.worker import events_in
+from cloister.app.answer import Answer
+from cloister.app.worker import ANSWER, events_in
 from cloister.cli import _parser
 from cloister.console.desk import desk_app
 from cloister.console.guard import Guard
@@ -187,6 +188,18 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
         assert time.monotonic() < end
         time.sleep(0.2)
     assert "cloister run north.csv south.csv --schema ward.toml --columns" in unescape(page)
+    assert 'class="verdict"' in page
+    assert re.search(r'<img src="\S+/runs/auto/picture.svg" width="\d+" alt="\w', page)
+    picture = desk.get("/runs/auto/picture.svg")
+    assert picture.headers["content-type"] == "image/svg+xml"
+    assert picture.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    assert picture.text.startswith("<svg ")
+    another = re.search(r'href="[^"]*(/question\?[^"]*)">Ask another', page)
+    assert another
+    next_page = desk.get(unescape(another[1])).text
+    assert 'value="600"' in next_page
+    assert 'name="file" value="south.csv"' in next_page
+    assert "What is in these files?</legend>" in next_page
     report = desk.get("/reports/auto")
     assert report.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
     assert "Three groups" in report.text
@@ -202,6 +215,11 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     assert events[-1]["event"] == "done"
     assert events[-1]["result"] in unescape(report.text)
     assert SENTINEL not in (folder / "auto" / EVENTS).read_text()
+    answer = Answer.model_validate_json((folder / "auto" / ANSWER).read_text())
+    assert answer.lines[0][1] in unescape(page)
+    (folder / "auto" / ANSWER).write_text("{}")  # as after another version
+    assert "Read the report" in desk.get("/runs/auto").text
+    assert "has no picture" in desk.get("/runs/auto/picture.svg").text
     assert (folder / "auto" / LOG).read_text() == ""
     assert [path.name for path in folder.iterdir() if path.is_dir()] == ["auto"]
     kept = Ledger(ledger)
