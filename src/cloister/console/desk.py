@@ -29,6 +29,7 @@ from cloister.app.answer import Answer
 from cloister.app.forecast import expected, plan_warnings
 from cloister.app.text import attacker_sentence, number
 from cloister.app.worker import ANSWER
+from cloister.console.curve import curve
 from cloister.console.guard import Form
 from cloister.console.jobs import EVENTS, Run, Runs
 from cloister.console.parts import a_picture, a_report, budget_gauge, console_app, to_page
@@ -118,7 +119,12 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         # The address of the button has the form as it was priced, to be compared on submission.
         spend = f"{request.scope['root_path']}/run?{urlencode([*form, ('out', out)])}"
         values |= {"asked": entered, "groups": _GROUPS, "gauge": budget, "spend": spend}
+        values["query"] = urlencode(entered.form.multi_items())
         return shown(request, "question", 3, **values)
+
+    def errors(request: HttpRequest) -> Response:
+        entered = _asked(folder, request.query_params)
+        return a_picture(curve(entered.errors(), entered.epsilon))
 
     def run(request: HttpRequest) -> Response:
         entered, priced = (
@@ -184,6 +190,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         Route("/columns", columns),
         Route("/columns", describe, methods=["POST"]),
         Route("/question", question),
+        Route("/errors.svg", errors),
         Route("/run", run, methods=["POST"]),
         Route("/runs/{name}", progress),
         Route("/runs/{name}/picture.svg", picture),
