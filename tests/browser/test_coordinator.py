@@ -1,17 +1,21 @@
-"""The coordinator's pages in Chromium, sent by its application without a network in between."""
+"""The coordinator's pages in Chromium: from its application, and over TLS with a certificate."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 from tests.service.test_app import CALLERS, IDENTITIES, identify
 from tests.service.test_pages import BROWSER, Coordinator
+from tests.service.test_standing import Real, real
 
 from cloister.federation.service.app import make_app
 
-from .conftest import Visit
+from .conftest import Visit, playwright
+
+__all__ = ["real"]  # a fixture
 
 ORIGIN = "https://coordinator.example"
 
@@ -40,3 +44,32 @@ def test_the_coordinators_pages_hold_what_every_page_must(browser: Any, tmp_path
         visit.check()
     context.close()
     coordinator.close()
+
+
+def test_a_certificate_of_the_federation_opens_the_pages_until_it_is_revoked(
+    browser: Any, real: Real
+) -> None:
+    job, keys = real.propose(), real.keys("ana")
+    own = {
+        "origin": real.address,
+        "certPath": keys.file("tls.pem"),
+        "keyPath": keys.file("tls.key"),
+    }
+    # The driver takes no authority; that the server's name counts is tested with the pages.
+    stranger = browser.new_context(ignore_https_errors=True)
+    with pytest.raises(playwright.Error):
+        stranger.new_page().goto(real.address)
+    stranger.close()
+    context = browser.new_context(client_certificates=[own], ignore_https_errors=True)
+    visit = Visit(context.new_page(), real.address)
+    visit.watch()
+    visit.go("/")
+    visit.check()
+    visit.press_to(job[:12])
+    visit.page.keyboard.press("Enter")
+    visit.arrive(job[:12])
+    visit.check()
+    real.revoke("ana")
+    assert visit.page.goto(real.address).status == 401
+    assert job[:12] not in visit.page.inner_text("body")
+    context.close()

@@ -745,6 +745,28 @@ def test_pins_and_schemas_that_differ_from_what_connects_are_told(
         federation.kill("b", signal.SIGTERM)
 
 
+def test_pins_that_differ_from_those_of_the_words_are_told_before_anybody_connects(
+    home: Callable[..., str], keys: dict[str, Path], tmp_path: Path, capsys: Said
+) -> None:
+    known = {name: KeyFolder(keys[name]).identity() for name in SILOS}
+    pins = {name: identity.fingerprint for name, identity in known.items()}
+    roster = {name: [identity.public.hex(), ""] for name, identity in known.items()}
+    joining: dict[str, Any] = {"session": "", "nonce": "", "request": {}, "roster": roster}
+    wrong = {"b": f"ed25519:{'0' * 64}"}
+    told = f"'b' joined with {pins['b']}, not with its pin"
+    for openings, given, found in (
+        (None, pins | wrong, None),  # nobody compared words yet
+        ({"b": ""}, pins, None),
+        ({"b": ""}, pins | wrong, told),
+        ({"b": ""}, {"bee": pins["b"]}, "the key pinned for 'bee' joined as 'b'"),
+    ):
+        (tmp_path / "keys" / "joining.json").write_text(
+            json.dumps(joining | {"openings": openings})
+        )
+        checks = examined(capsys, home(peers=given))
+        assert checks.get("pins", (None, None))[:2] == (found and "warn", found)
+
+
 @pytest.mark.parametrize(("ahead", "state"), [(60, "warn"), (-60, "warn"), (900, "fail")])
 def test_a_clock_that_is_wrong_is_measured_against_the_coordinators(
     federation: LocalFederation,

@@ -16,11 +16,18 @@ from cloister.data.schema import Schema
 from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
+from cloister.protocol.task import pipeline_steps
 from cloister.tasks.options import epsilon_for
 
 _EPSILONS = [k * 10.0**d for d in (-4, -3, -2, -1, 0) for k in range(10, 100)] + [100.0]
 _LARGE_ODDS = 0.9  # an attacker's; 0.5 is a blind guess
 _CLEAR_SUM = 5.0  # least ratio of the sum of equal records to its noise
+WITHOUT_SITE = (
+    "the model has no term for the silo. If silos differ both in a column and in the outcome, the "
+    "coefficient of this column includes the difference between silos; a formula of glm can have "
+    "the term site."
+)
+"""The warning of a model of an outcome over several silos."""
 
 
 def forecast_of(plan: Plan) -> Results:
@@ -121,7 +128,8 @@ def plan_warnings(plan: Plan, schema: Schema, *, sized: bool = True) -> tuple[st
     A plan that is not `sized`, made without a number of records, has no warning of its size.
     """
     sizes = size_warnings(plan) if sized else ()
-    return (*sizes, *privacy_warnings(plan), *category_warnings(plan, schema))
+    others = *privacy_warnings(plan), *category_warnings(plan, schema)
+    return (*sizes, *others, *site_warnings(plan))
 
 
 def size_warnings(plan: Plan) -> tuple[str, ...]:
@@ -144,6 +152,18 @@ def category_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:
     names = [column.name for column in used if len(column.categories) > 2]
     warning_of = getattr(plan.task, "category_warning", None)
     return (warning_of(names),) if warning_of and names else ()
+
+
+def site_warnings(plan: Plan) -> tuple[str, ...]:
+    """Return a warning if a model with effects is over several silos without a term for them.
+
+    Such a task has the optional member `has_effects`. A treatment that sicker hospitals give more
+    often would seem to harm.
+    """
+    *_, last = pipeline_steps(plan.task)
+    sited = bool(getattr(last, "sites", ()))
+    confounded = getattr(last, "has_effects", False) and len(plan.silos) > 1 and not sited
+    return (WITHOUT_SITE,) if confounded else ()
 
 
 def privacy_warnings(plan: Plan) -> tuple[str, ...]:

@@ -155,6 +155,7 @@ class Job:
             columns=used.public,
             silos=self.silos,
             unit=self.schema.unit,
+            group_size=self.schema.group_size,
         )
         task = design(self.task, facts, self.options)
         # A single silo sends nothing, so its sums need no mask.

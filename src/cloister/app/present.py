@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from cloister.app.forecast import site_warnings
 from cloister.app.release import Release
 from cloister.app.text import attacker_sentence, cell_text, estimate_text, number, warnings_of
 from cloister.core.arrays import Flags
@@ -116,8 +117,8 @@ def _said(parts: str | tuple[Cell, ...]) -> str:
 
 
 def doubts_of(release: Release) -> tuple[str, ...]:
-    """Return warnings of units with several records, and of a wrong number of records."""
-    return (*_of_units(release), *_of_size(release))
+    """Return warnings of units with several records, of their number, and of a missing site."""
+    return (*_of_units(release), *_of_size(release), *site_warnings(release.plan))
 
 
 def _of_units(release: Release) -> Iterator[str]:

@@ -54,7 +54,8 @@ def _run(text: bytes) -> None:
     request = Request.model_validate_json(text)
     job = request.job()
     _write("plan", run=job.plan.run_id)
-    for warning in plan_warnings(job.plan, job.schema):
+    before = plan_warnings(job.plan, job.schema)
+    for warning in before:
         _write("warning", text=warning)
     records = SiloFiles(paths=request.files).read(job.schema, job.columns)
     payment = Payment(ledger=request.ledger, cap_epsilon=request.cap_epsilon)
@@ -70,7 +71,8 @@ def _run(text: bytes) -> None:
     write_release(release, request.out, job.schema)
     shown = present(release)
     for warning in (*shown.warnings, *shown.remarks):
-        _write("warning", text=warning)
+        if warning not in before:
+            _write("warning", text=warning)
     lines = charge.lines() if charge else ()
     write_report(release, request.out / "report.html", shown=shown, budget_lines=lines)
     write_text(request.out / ANSWER, answer_of(shown).model_dump_json())

@@ -36,6 +36,7 @@ from cloister.cli.output import Output
 from cloister.cli.parsers import add_config
 from cloister.core.compiled import NUMPY, WITHOUT, instruction_set
 from cloister.core.errors import CloisterError
+from cloister.federation.joining import agreed
 from cloister.federation.pki import KeyFolder, client_context, peer_of
 from cloister.federation.service.client import Rest, probe
 from cloister.federation.settings import (
@@ -356,26 +357,24 @@ def _talk(settings: SiloSettings | AnalystSettings, context: ssl.SSLContext) -> 
 
 def _peers(settings: SiloSettings) -> Iterator[Check]:
     """Compare pins and schema with what the coordinator saw, which is a reason to ask only."""
-    try:
+    peers = {name: pin for name, pin in settings.peers.items() if name != settings.name}
+    seen: dict[str, dict[str, Any]] | None = None
+    # The steps above report an error; an earlier version does not answer.
+    with suppress(CloisterError, OSError, KeyError, TypeError):
         context = client_context(KeyFolder(settings.keys))
         with Rest(settings.coordinator, context, settings.proxy) as rest:
             seen = {str(silo["name"]): silo for silo in rest.silos()}
-    except (CloisterError, OSError, KeyError, TypeError):
-        return  # the steps above report it; an earlier version does not answer
-    peers = {name: pin for name, pin in settings.peers.items() if name != settings.name}
-    names = {silo.get("fingerprint"): name for name, silo in seen.items()}
-    met = [name for name in peers if name in seen]
-    wrong = []
-    for name, pin in peers.items():
-        if name in seen and seen[name].get("fingerprint") != pin:
-            wrong.append(
-                f"{name!r} connects with {seen[name].get('fingerprint')}, not with its pin"
-            )
-        elif name not in seen and pin in names:
-            wrong.append(f"the key pinned for {name!r} connects as {names[pin]!r}")
+    connected = {name: silo.get("fingerprint") for name, silo in (seen or {}).items()}
+    met = [name for name in peers if name in connected]
+    absent = {name: pin for name, pin in peers.items() if name not in connected}
+    # A key that changed since the words were compared connects as pinned.
+    wrong = list(_unlike(peers, connected, "connects"))
+    wrong = wrong or list(_unlike(absent, agreed(settings.keys), "joined"))
     for found in wrong:
         hint = "compare name and fingerprint with the silo's owner, not with the coordinator's."
         yield warn("pins", found, hint)
+    if seen is None:
+        return
     if not wrong:
         yield ok("pins", f"{len(met)} of {len(peers)} pinned silos have connected, as pinned")
     schema = schema_of(settings)
@@ -384,6 +383,16 @@ def _peers(settings: SiloSettings) -> Iterator[Check]:
     if others:
         found = f"{', '.join(map(repr, others))}: the schema differs from this silo's"
         yield warn("schemas", found, "compare the files with cloister schema digest.")
+
+
+def _unlike(peers: Mapping[str, str], known: Mapping[str, str | None], verb: str) -> Iterator[str]:
+    """Yield a sentence for each pin that is not the key of its silo."""
+    names = {key: name for name, key in known.items()}
+    for name, pin in peers.items():
+        if name in known and known[name] != pin:
+            yield f"{name!r} {verb} with {known[name]}, not with its pin"
+        elif name not in known and pin in names:
+            yield f"the key pinned for {name!r} {verb} as {names[pin]!r}"
 
 
 def _root(error: BaseException) -> BaseException:

@@ -99,7 +99,9 @@ class Output:
             self.say(f"and {hidden} more columns")
 
     def warn(self, text: str) -> None:
-        """Write a warning to standard error and add it to the document."""
+        """Write a warning to standard error and add it to the document, unless it is there."""
+        if text in self.warnings:  # a plan and its release may have the same warning
+            return
         # Programs that read only the document must not miss a warning.
         self.warnings.append(text)
         self.warn_locally(text)

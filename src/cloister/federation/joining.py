@@ -44,6 +44,7 @@ from cloister.hazmat.signing import fingerprint_of
 WORDS = 6  # of 8 bits each
 DAYS = 7  # during which an invitation admits its holder
 _FORMAT = "cloister-invitation/1"
+_STATE = "joining.json"  # next to the keys
 # Different labels, so that a commitment is never the hash of words, and the reverse.
 _COMMIT, _READ = b"cloister/1/join-commitment", b"cloister/1/join-words"
 _HEX = re.compile("[0-9a-f]{64}")
@@ -200,7 +201,7 @@ class Party:
     def __init__(self, invitation: Invitation, keys: Path, *, again: bool = False) -> None:
         self.invitation = invitation
         self._keys = keys
-        self._file = keys / "joining.json"
+        self._file = keys / _STATE
         there = self._file.is_file() and not again
         self._state = _Joining(**_json_of(self._file)) if there else None
 
@@ -261,13 +262,25 @@ class Party:
         assert self._state is not None
         assert self._state.roster is not None
         install(self._keys, {**(self._state.grant or {}), "ca": self.invitation.federation.ca})
-        roster = self._state.roster
-        return {name: fingerprint_of(bytes.fromhex(key)) for name, (key, _) in roster.items()}
+        return _fingerprints(self._state.roster)
 
     def _remember(self, state: _Joining) -> _Joining:
         _write(self._file, asdict(state))
         self._state = state
         return state
+
+
+def agreed(keys: Path) -> dict[str, str]:
+    """Return all fingerprints that the words of a folder's party covered; empty without words."""
+    try:
+        state = _Joining(**_json_of(keys / _STATE))
+        return _fingerprints((state.openings and state.roster) or {})
+    except (DataError, TypeError, ValueError, AttributeError):  # a damaged file
+        return {}
+
+
+def _fingerprints(roster: Mapping[str, list[str]]) -> dict[str, str]:
+    return {name: fingerprint_of(bytes.fromhex(key)) for name, (key, _) in roster.items()}
 
 
 def commitment(federation: Federation, name: str, key: str, nonce: str) -> str:

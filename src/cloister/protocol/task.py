@@ -170,6 +170,8 @@ class PublicFacts:
         The columns of the job, in order; `n_features` is their number.
     unit : str
         Privacy unit of the schema.
+    group_size : int, >= 1
+        Largest number of records of one privacy unit; noise grows with it.
     """
 
     n_features: Whole
@@ -179,6 +181,7 @@ class PublicFacts:
     columns: tuple[PublicColumn, ...] = ()
     silos: tuple[str, ...] = ()
     unit: str = "row"
+    group_size: Whole = 1
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -85,14 +85,15 @@ def checked_options(task: type[Task], given: Mapping[str, Any]) -> object:
 
 
 def noise_multiplier_for(facts: PublicFacts, pure: bool = False) -> float | None:
-    """Return noise over sensitivity of one Gaussian release for the whole budget, if any.
+    """Return noise over the norm of a record of one Gaussian release for the whole budget, if any.
 
     With ``delta = 0`` there is no Gaussian noise. The result is then None if the task may be
     `pure`; otherwise PlanError is raised.
     """
     if facts.budget is None or (pure and facts.budget.delta == 0):
         return None
-    return gaussian_noise_multiplier(facts.budget.epsilon, facts.budget.delta)
+    multiplier = gaussian_noise_multiplier(facts.budget.epsilon, facts.budget.delta)
+    return multiplier * facts.group_size
 
 
 def epsilon_for(budget: Budget, factor: float, *, pure: bool = False) -> float:

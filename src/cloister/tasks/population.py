@@ -49,7 +49,10 @@ def population_interval(
     from released values.
     """
     # Of a value that is not known, the interval is all that is possible.
-    middle = np.clip(np.where(np.isnan(value), (low + high) / 2, value), low, high)
+    with np.errstate(invalid="ignore"):  # without a bound there is no middle, and any place does
+        half_way = np.asarray((low + high) / 2)
+    half_way = np.where(np.isfinite(half_way), half_way, 0.0)
+    middle = np.clip(np.where(np.isnan(value), half_way, value), low, high)
     # An estimated variance may be negative, because it is computed from noisy values.
     spread = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(sampling_variance, 0.0))
     return (

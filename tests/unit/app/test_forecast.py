@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from cloister.app.forecast import category_warnings, margins, privacy_warnings, size_warnings
+from cloister.app.forecast import (
+    WITHOUT_SITE,
+    category_warnings,
+    margins,
+    plan_warnings,
+    privacy_warnings,
+    size_warnings,
+)
 from cloister.app.job import make_plan
+from cloister.app.present import doubts_of
+from cloister.app.release import Release
 from cloister.cli import main
 from cloister.core.errors import PlanError
 from cloister.data.schema import Column, Schema, schema_of
@@ -17,6 +26,7 @@ from cloister.protocol.plan import Plan
 from cloister.tasks import installed
 from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.examples import example_of
+from cloister.tasks.regression.parse import parse_formula
 
 TASKS = installed()  # the laboratory's, too
 
@@ -153,6 +163,37 @@ def test_categories_that_would_count_as_lengths_are_named() -> None:
         assert "work" in doubt
         assert "ill" not in doubt  # two words are 0 and 1
     assert said("naive-bayes", target="ill") == ()
+
+
+@pytest.mark.parametrize(
+    ("terms", "silos", "doubted"),
+    [("age", ["a", "b"], True), ("age + site", ["a", "b"], False), ("age", ["a"], False)],
+)
+def test_a_model_over_silos_without_the_silo_is_doubted_before_and_after(
+    terms: str, silos: list[str], doubted: bool
+) -> None:
+    options = {"target": "weight", "formula": parse_formula(f"weight ~ {terms}").to_dict()}
+    schema = schema_of(example_of(TASKS["glm"]).columns)
+    plan = make_plan(
+        TASKS["glm"], schema, silos, budget=Budget(1.0, DELTA), nominal_n=9000, **options
+    )
+    found = Release(plan, {}, (), plan.events(), "simulated", ())
+    assert (WITHOUT_SITE in plan_warnings(plan, schema)) == doubted
+    assert (WITHOUT_SITE in doubts_of(found)) == doubted
+
+
+def test_only_models_with_effects_are_doubted_without_the_silo() -> None:
+    doubted = set()
+    for name, task in TASKS.items():
+        example = example_of(task)
+        budget = Budget(4.0, DELTA) if task.private else None
+        schema = schema_of(example.columns)
+        plan = make_plan(
+            task, schema, ("a", "b", "c"), budget=budget, nominal_n=5000, **example.options
+        )
+        if WITHOUT_SITE in plan_warnings(plan, schema):
+            doubted.add(name)
+    assert doubted == {"linear", "logistic", "glm", "cox", "cox-approximate"}
 
 
 def test_a_delta_that_would_allow_to_release_a_record_is_doubted() -> None:

@@ -51,3 +51,12 @@ def test_a_table_shows_population_intervals_in_a_column_of_their_own() -> None:
     assert [len(row) for row in shown.rows] == [4, 4]
     plain = Table("measures", ("", "value"), (("kappa", between(0.5, 0.4, 0.6)),))
     assert as_table(plain) == plain
+
+
+def test_what_is_not_known_at_all_has_no_bound_and_no_warning() -> None:
+    value = np.full(3, np.nan)
+    low, high = np.array([-np.inf, 0.0, -np.inf]), np.array([np.inf, np.inf, 0.0])
+    with np.errstate(all="raise"):
+        left, right = population_interval(value, low, high, np.full(3, 0.1))
+    assert np.isinf(left).tolist() == [True, False, True]
+    assert np.isinf(right).tolist() == [True, True, False]

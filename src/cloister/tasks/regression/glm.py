@@ -98,6 +98,7 @@ class GeneralizedLinear(Gaussian):
     """
 
     name: ClassVar[str] = "glm"
+    has_effects: ClassVar[bool] = True
     rounds: ClassVar[int] = ROUNDS
     rate: ClassVar[float] = 1.0
     noise_multiplier: ClassVar[float] = 0.0
@@ -267,9 +268,11 @@ class GeneralizedLinear(Gaussian):
         needed = int(noise / sqrt(2 * CURVATURE_SHARE) * 2 * _STEEP) + 1
         if units < needed:
             columns = self.model.design.width - 1
+            least = f"at least {needed:,} for a design of {columns} columns at this budget"
+            # It is 1 until it is known from a noisy count, which would be spent in vain.
+            given = f"be {least}, got {units:,}" if units > 1 else f"be given, {least}"
             raise PlanError(
-                f"nominal_n must be at least {needed:,} for a design of {columns} columns at this "
-                f"budget, got {units:,}: noise would hide the model; raise epsilon, or name fewer "
+                f"nominal_n must {given}: noise would hide the model; raise epsilon, or name fewer "
                 "covariates."
             )
 

@@ -148,6 +148,7 @@ def random_intercept(
     """
     p = len(slopes)
     found = heterogeneity(intercepts, noise[p:, p:], sampling[p:, p:])
+    # Without a variance between silos, nothing is known of other silos.
     if found.silos < FEWEST:
         hidden = np.full((p + 1, p + 1), nan)
         return RandomIntercept(hidden[0], hidden, hidden, found)
@@ -203,6 +204,7 @@ class _Law:
 
     def _deviance(self, tau2: float) -> float:
         inverse = self._inverse(tau2)
+        # The term of the mean's own variance is what makes the likelihood restricted.
         return float(np.log(inverse.sum()) - np.linalg.slogdet(inverse)[1]) + self.q(tau2)
 
     def likeliest(self, high: float) -> float:
@@ -323,12 +325,13 @@ def _taken(
 
 def _estimate(values: Floats, noise: Floats, sampling: Floats) -> Estimate:
     """Return values with both intervals from their variances, without a bound where not known."""
+    # Rounding may make the variance of a function without noise slightly negative.
     margin = _Z * np.sqrt(np.maximum(noise, 0.0))
     margin = np.where(np.isfinite(values), margin, inf)
     # Infinite ends around a NaN would not be infinite.
     middle = np.nan_to_num(values)
-    found = sampled(Estimate(middle, middle - margin, middle + margin), np.nan_to_num(sampling))
-    return replace(found, values=values)
+    one = Estimate(values, middle - margin, middle + margin)
+    return sampled(one, np.nan_to_num(sampling))
 
 
 def _each(found: Sequence[Heterogeneity], *names: str) -> Estimate:

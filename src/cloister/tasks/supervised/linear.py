@@ -151,6 +151,7 @@ class Linear(Gaussian):
     """
 
     name: ClassVar[str] = "linear"
+    has_effects: ClassVar[bool] = True
     rounds: ClassVar[int] = 6
 
     example: ClassVar[Example] = Example(MIXED, {"target": "weight"})

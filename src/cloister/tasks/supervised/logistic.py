@@ -166,6 +166,7 @@ class Logistic(Gaussian):
     """
 
     name: ClassVar[str] = "logistic"
+    has_effects: ClassVar[bool] = True
 
     example: ClassVar[Example] = Example(MIXED, {"target": "smokes"})
 

@@ -99,6 +99,7 @@ class Cox(Gaussian):
 
     name: ClassVar[str] = "cox"
     title: ClassVar[str] = "Hazard ratios"
+    has_effects: ClassVar[bool] = True
     usage: ClassVar[str] = "--time months --event died --covariates treated"
     rounds: ClassVar[int] = 1
 

@@ -109,6 +109,7 @@ class CoxApproximate(Gaussian):
 
     name: ClassVar[str] = "cox-approximate"
     title: ClassVar[str] = "Approximate hazard ratios"
+    has_effects: ClassVar[bool] = True
     usage: ClassVar[str] = "--time months --event died --nominal-events 400"
     rounds: ClassVar[int] = 2
 

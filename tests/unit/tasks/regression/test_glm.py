@@ -306,6 +306,7 @@ def test_results_that_are_known_hold_least_squares() -> None:
         ({"covariates": ("x", "x")}, "different columns"),
         ({"epsilon": 0.05}, "nominal_n must be at least"),
         ({"nominal_n": 400}, "nominal_n must be at least"),
+        ({"nominal_n": 1}, "nominal_n must be given, at least"),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(options: dict[str, Any], words: str) -> None:

@@ -70,20 +70,20 @@ def test_without_noise_it_is_the_mixed_model_of_statsmodels(silos: int, n: int, 
 
 
 def test_intervals_of_noise_hold_the_model_without_noise() -> None:
-    """Seeded: of 200 draws of the noise, as many as a 95 % interval should miss at most."""
+    """Seeded: of 80 draws of the noise, as many as a 95 % interval should miss at most."""
     slopes, intercepts, covariance = fixed(rows(2, 8, 2000))
     noise = 4 * covariance
     exact = random_intercept(slopes, intercepts, 0 * noise, covariance)
     rng, hits, errors = np.random.default_rng(0), np.zeros(3), []
-    for _ in range(200):
+    for _ in range(80):
         noisy = rng.multivariate_normal(np.concatenate([slopes, intercepts]), noise)
         found = random_intercept(noisy[:2], noisy[2:], noise, covariance)
         hits += np.abs(found.coef - exact.coef) <= 1.96 * np.sqrt(np.diag(found.noise))
         errors.append(found.coef - exact.coef)
         assert found.silos.tau2_low <= exact.silos.tau2 <= found.silos.tau2_high
-    assert hits.min() >= 180
+    assert hits.min() >= 70
     ratio = np.sqrt(np.diag(found.noise)) / np.std(errors, axis=0)  # nor are they too wide
-    assert ratio == pytest.approx(np.ones(3), abs=0.15)
+    assert ratio == pytest.approx(np.ones(3), abs=0.2)
 
 
 def test_a_confounded_effect_is_right() -> None:

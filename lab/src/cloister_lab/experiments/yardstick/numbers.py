@@ -11,6 +11,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats
 from cloister_lab.experiments.yardstick.readings import (
+    Among,
     Figure,
     Judge,
     Question,
@@ -111,10 +112,17 @@ def _quantiles_by_pandas(frame: DataFrame, table: Table) -> dict[str, Target]:
     found: dict[str, Target] = _records(frame, table)
     for name in names_of(table.numbers):
         ordered = np.sort(frame[name].to_numpy())
-        quantile, below = partial(np.quantile, ordered), partial(_below, ordered)
+        quantile, below = partial(_quantile, ordered), partial(_below, ordered)
         found |= {f"{label} {name}": quantile for labels in _LABELS.values() for label in labels}
         found |= {f"share below {share:g} of the box {name}": below for share in _PLACES}
     return found
+
+
+def _quantile(ordered: Floats, share: float) -> Among:
+    value = np.quantile(ordered, share)
+    at = [np.searchsorted(ordered, value, "left") - 1, np.searchsorted(ordered, value, "right")]
+    smaller, greater = ordered[np.clip(at, 0, len(ordered) - 1)]
+    return Among(float(value), float(greater - smaller) / 2)
 
 
 def _below(ordered: Floats, place: float) -> float:
@@ -189,13 +197,16 @@ def _outliers(release: Release) -> list[Figure]:
 
 
 def _centres(frame: DataFrame, table: Table) -> dict[str, Target]:
-    """Return medians by pandas, and normal-consistent quartile ranges by SciPy."""
-    from scipy.stats import iqr
+    """Return medians by NumPy, and normal-consistent quartile ranges by SciPy."""
+    from scipy.stats import iqr, norm
 
     found: dict[str, Target] = {}
     for name in names_of(table.numbers):
-        found[f"median {name}"] = float(frame[name].median())
-        found[f"spread {name}"] = float(iqr(frame[name].to_numpy(), scale="normal"))
+        ordered = np.sort(frame[name].to_numpy())
+        first, median, third = (_quantile(ordered, share) for share in (0.25, 0.5, 0.75))
+        found[f"median {name}"] = median
+        gap = (first.gap + third.gap) / (2 * norm.ppf(0.75))
+        found[f"spread {name}"] = Among(float(iqr(ordered, scale="normal")), gap)
     return found
 
 

@@ -25,7 +25,24 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Kind = Literal["noise", "population"]
-Target = float | Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Among:
+    """An answer that is one of the values of a column, or between two of them.
+
+    Parameters
+    ----------
+    value : float
+    gap : float, >= 0
+        Half the distance between the next smaller and the next greater value of the column.
+    """
+
+    value: float
+    gap: float
+
+
+Target = float | Among | Callable[[float], float | Among]
 """A number, or a function of the place where the release gives a value."""
 
 Box = tuple[float, float]
@@ -115,7 +132,7 @@ def _logs(ends: Box | None) -> Box | None:
 
 @dataclass(frozen=True)
 class Reading:
-    """An interval beside its target."""
+    """An interval beside its target; `gap` is that of a target among the values of a column."""
 
     name: str
     kind: Kind
@@ -125,6 +142,7 @@ class Reading:
     target: float
     planned: float | None = None
     known: bool = True
+    gap: float = 0.0
 
     @property
     def held(self) -> bool:
@@ -295,9 +313,11 @@ def readings(
         for kind, ends, textbook in both:
             if ends is None:
                 continue
-            target = textbook[figure.name]
-            if callable(target):
-                target = target(np.nan if figure.at is None else figure.at)
+            answer = textbook[figure.name]
+            if callable(answer):
+                answer = answer(np.nan if figure.at is None else figure.at)
+            among = answer if isinstance(answer, Among) else Among(answer, 0.0)
+            target, gap = among.value, among.gap
             if kind == "population" and figure.total:
                 target *= size
             if not isfinite(target):
@@ -305,9 +325,8 @@ def readings(
             finite = all(isfinite(number) for number in (figure.estimate, *ends))
             planned = figure.planned if kind == "noise" else None
             known = figure.known and finite
-            made.append(
-                Reading(figure.name, kind, figure.estimate, *ends, float(target), planned, known)
-            )
+            numbers = (figure.estimate, *ends, float(target))
+            made.append(Reading(figure.name, kind, *numbers, planned, known, gap))
     return made
 
 

@@ -38,7 +38,8 @@ class Row:
     held : int
         How often that held the target, or how often a test did not reject.
     half, needed : float
-        Mean half-width, and the 95 % quantile of the error.
+        Mean half-width; and the 95 % quantile of the error, at least the mean gap of the answers:
+        among tied values an estimate is exact or a whole gap off.
     planned, off : int
         How many intervals had a forecast, and how many were not as wide as planned.
     exact : float
@@ -103,7 +104,12 @@ def _row(name: str, kind: str, of: Sequence[Reading]) -> Row:
         len(known),
         sum(reading.held for reading in known),
         half=float(np.mean([reading.half for reading in known])),
-        needed=float(np.quantile([reading.error for reading in known], 0.95)),
+        needed=float(
+            max(
+                np.quantile([reading.error for reading in known], 0.95),
+                np.mean([reading.gap for reading in known]),
+            )
+        ),
         planned=sum(reading.planned is not None for reading in known),
         off=sum(reading.is_off_plan for reading in known),
     )
