@@ -56,7 +56,9 @@ def expected(plan: Plan) -> tuple[Table, ...]:
             tables.append(Table(columnwise[name], ("column", "in its unit", "of its range"), rows))
         else:
             label = name.removesuffix("half_width").replace("_", " ").strip() or "the result"
-            others.append((label, ", ".join(f"± {number(float(v))}" for v in values.ravel())))
+            # Many columns often have the same error.
+            texts = dict.fromkeys(f"± {number(float(v))}" for v in values.ravel())
+            others.append((label, ", ".join(texts)))
     if others:
         tables.append(Table("Expected error (95 % of the noise)", ("of", "error"), tuple(others)))
     return tuple(tables)
@@ -84,7 +86,7 @@ def wanted_budget(
         If the task has no such forecast, or no epsilon up to 100 is enough.
     """
     largest = Budget(_EPSILONS[-1], delta)
-    known = _margins(plan_for(largest))
+    known = margins(plan_for(largest))
     if not want or (unknown := want.keys() - known.keys()):
         given = ", ".join(sorted(unknown)) if want else "nothing"
         offered = ", ".join(known) or "none, as this task has no forecast"
@@ -94,7 +96,7 @@ def wanted_budget(
 
     def is_enough(epsilon: float) -> bool:
         try:
-            found = _margins(plan_for(Budget(epsilon, delta)))
+            found = margins(plan_for(Budget(epsilon, delta)))
         except PlanError:  # too little for any plan of the task
             return False
         return all(found.get(name, math.inf) <= width for name, width in want.items())
@@ -112,7 +114,7 @@ def wanted_budget(
     return Budget(_EPSILONS[at], delta)
 
 
-def _margins(plan: Plan) -> dict[str, float]:
+def margins(plan: Plan) -> dict[str, float]:
     """Return the largest margin of error of each forecast, by its short name."""
     return {
         name.removesuffix("half_width").strip("_") or "result": float(np.max(values))

@@ -19,6 +19,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+ANSWER = "answer.json"
+"""File of the first screen of the report, a :class:`~cloister.app.answer.Answer`."""
+
 
 def main() -> int:
     """Run the request; return 0, or 1 after the event ``failed``."""
@@ -38,6 +41,7 @@ def main() -> int:
 
 
 def _run(text: bytes) -> None:
+    from cloister.app.answer import answer_of
     from cloister.app.files import SiloFiles, write_release
     from cloister.app.forecast import plan_warnings
     from cloister.app.payment import Payment
@@ -45,6 +49,7 @@ def _run(text: bytes) -> None:
     from cloister.app.progress import warnings_to
     from cloister.app.report.page import write_report
     from cloister.app.request import Request
+    from cloister.core.files import write_text
 
     request = Request.model_validate_json(text)
     job = request.job()
@@ -70,6 +75,7 @@ def _run(text: bytes) -> None:
             _write("warning", text=warning)
     lines = charge.lines() if charge else ()
     write_report(release, request.out / "report.html", shown=shown, budget_lines=lines)
+    write_text(request.out / ANSWER, answer_of(shown).model_dump_json())
     if charge:
         charge.close()
     _write("done", result=shown.result)

@@ -25,11 +25,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from cloister.app.answer import Answer
 from cloister.app.forecast import expected, plan_warnings
 from cloister.app.text import attacker_sentence, number
+from cloister.app.worker import ANSWER
+from cloister.console.curve import curve
 from cloister.console.guard import Form
 from cloister.console.jobs import EVENTS, Run, Runs
-from cloister.console.parts import a_report, budget_gauge, console_app, to_page
+from cloister.console.parts import a_picture, a_report, budget_gauge, console_app, to_page
 from cloister.console.questions import AS_IS, FormState
 from cloister.core.capability import QUESTION_GROUPS, QUESTIONS
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
@@ -39,7 +42,7 @@ from cloister.data.schema import Schema, read_cell, read_codebook
 from cloister.privacy import accounting
 from cloister.privacy.ledger import Ledger
 
-_PAGES = (("/", "Files and reports"),)
+_PAGES = (("/", "Files and answers"),)
 _CELLS = ("type", "min", "max", "categories", "format", "spellings")  # fields of one column
 _HEAD = ("dataset", "unit", "max_rows", "decimal", "thousands", "encoding")  # of all columns
 _CAP = "cap_epsilon"  # ignored if the ledger has a cap for the data set
@@ -116,7 +119,12 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         # The address of the button has the form as it was priced, to be compared on submission.
         spend = f"{request.scope['root_path']}/run?{urlencode([*form, ('out', out)])}"
         values |= {"asked": entered, "groups": _GROUPS, "gauge": budget, "spend": spend}
+        values["query"] = urlencode(entered.form.multi_items())
         return shown(request, "question", 3, **values)
+
+    def errors(request: HttpRequest) -> Response:
+        entered = _asked(folder, request.query_params)
+        return a_picture(curve(entered.errors(), entered.epsilon))
 
     def run(request: HttpRequest) -> Response:
         entered, priced = (
@@ -144,13 +152,26 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
     def found(request: HttpRequest) -> Run:
         name = request.path_params["name"]
         if name not in _jobs(folder):
-            raise DataError(f"no job {name!r} was started here; see the page of files and reports.")
+            raise DataError(f"no job {name!r} was started here; see the page of files and answers.")
         return runs.find(name)
 
     def progress(request: HttpRequest) -> Response:
         run = found(request)
         reported = run.name in _reports(folder)
-        return shown(request, "run", 4, run=run, has_report=reported, folder=folder)
+        answer = answered(run.name) if run.state == "done" else None
+        values = {"run": run, "has_report": reported, "answer": answer, "questions": QUESTIONS}
+        return shown(request, "run", 4, folder=folder, **values)
+
+    def answered(name: str) -> Answer | None:
+        # A link may lead out of the folder.
+        is_here = _inside(folder, [folder / name / ANSWER])
+        return runs.answer(name) if is_here else None
+
+    def picture(request: HttpRequest) -> Response:
+        answer = answered(found(request).name)
+        if answer is None or not answer.picture:
+            raise DataError("this answer has no picture.")
+        return a_picture(answer.picture)
 
     def stop(request: HttpRequest) -> Response:
         name = found(request).name
@@ -169,8 +190,10 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         Route("/columns", columns),
         Route("/columns", describe, methods=["POST"]),
         Route("/question", question),
+        Route("/errors.svg", errors),
         Route("/run", run, methods=["POST"]),
         Route("/runs/{name}", progress),
+        Route("/runs/{name}/picture.svg", picture),
         Route("/runs/{name}/stop", stop, methods=["POST"]),
         Route("/reports/{name}", report),
     )

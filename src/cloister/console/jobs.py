@@ -18,18 +18,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any, Self
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import ImmutableMultiDict
 
+from cloister.app.answer import Answer
 from cloister.app.request import Request
-from cloister.app.worker import events_in
+from cloister.app.worker import ANSWER, events_in
 from cloister.console.guard import Form
 from cloister.core.errors import CloisterError, DataError
 
 if sys.platform != "win32":
     import fcntl
 
+_KEPT = ("file", "schema", "as-is", "nominal_n", "epsilon")  # fields that suit all questions
 EVENTS, LOG = "events.jsonl", "log.txt"
 """Files of a job: its events, and all other output of its process."""
 
@@ -85,6 +87,16 @@ class Run:
     def form(self) -> Form:
         """The fields of the page that asked the question."""
         return ImmutableMultiDict(parse_qsl(str(self.last("started").get("form", ""))))
+
+    @property
+    def query(self) -> str:
+        """The query of the page that asked the question."""
+        return urlencode(self.form.multi_items())
+
+    @property
+    def query_of_another(self) -> str:
+        """The query of a page that asks another question of the same files and columns."""
+        return urlencode([pair for pair in self.form.multi_items() if pair[0] in _KEPT])
 
     @property
     def question(self) -> str:
@@ -162,6 +174,12 @@ class Runs:
     def find(self, name: str) -> Run:
         """Return a job by its name."""
         return Run.read(self._folder / name)
+
+    def answer(self, name: str) -> Answer | None:
+        """Return the answer of a job; None if there is none, as after an earlier version."""
+        with suppress(OSError, ValueError):
+            return Answer.model_validate_json((self._folder / name / ANSWER).read_bytes())
+        return None
 
     def stop(self, name: str) -> None:
         """Interrupt a job, like Ctrl-C: unused budget is returned."""

@@ -66,6 +66,12 @@ def a_report(text: str) -> HTMLResponse:
     return HTMLResponse(text, headers={"Content-Security-Policy": _REPORT_POLICY})
 
 
+def a_picture(svg: str) -> Response:
+    """Return an SVG for the image of a page; it may style itself, and nothing else."""
+    headers = {"Content-Security-Policy": _REPORT_POLICY}
+    return Response(svg, media_type="image/svg+xml", headers=headers)
+
+
 def budget_gauge(dataset: str, limits: Limits, spent: Cost) -> Mapping[str, Any]:
     """Return the spent or reserved part of a lifetime cap, and the rest for one more job."""
     epsilon = limits.epsilon(spent)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from cloister.app.files import name_silos
+from cloister.app.forecast import margins
 from cloister.app.job import Job
 from cloister.app.request import Request
 from cloister.console.guard import Form
@@ -20,6 +23,8 @@ from cloister.data.schema import Column, Schema
 from cloister.tasks import TASKS
 from cloister.tasks.options import options_of
 
+_LARGEST = 100.0  # epsilon
+_CURVE = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 AS_IS = "as-is"
 """Name of the field by which a user accepts the files as they are."""
 
@@ -111,9 +116,14 @@ class FormState:
         roles: dict[str, str] = {}
         for name, suits in self.question.roles.items():
             rest = [column for column in self._suitable(suits) if column not in roles.values()]
-            first = next(iter(rest), "") if name not in self.question.optional else ""
+            hinted = [column for column in rest if self._is_hinted(name, column)]
+            first = "" if name in self.question.optional else next(iter([*hinted, *rest]), "")
             roles[name] = self._field(name, first)
         return roles
+
+    def _is_hinted(self, role: str, column: str) -> bool:
+        words = re.split(r"[^a-z]+", column.lower())
+        return any(word.startswith(self.question.hints.get(role, ())) for word in words)
 
     @property
     def role_fields(self) -> list[Field]:
@@ -179,10 +189,43 @@ class FormState:
         # Two questions may share an option, and its text for one may be wrong for the other.
         return self.form.get(name, first) if self.form.get("of") == self.name else first
 
-    @property
+    @cached_property
     def epsilon(self) -> float:
-        """The budget of the job."""
+        """The budget of the job: the least one for the wanted precision, or that of the field."""
+        if self.want:
+            budget = self._job(_LARGEST).wanted(self.want, self.nominal_n).budget
+            assert budget is not None
+            return budget.epsilon
         return float(_number("epsilon", self.form.get("epsilon", "1")))
+
+    @cached_property
+    def want(self) -> dict[str, float]:
+        """The wanted margin of error of a forecast; empty if the user entered an epsilon."""
+        text = self._field("want", "").strip()
+        if not (text and self.question.forecast):
+            return {}
+        share = text.removesuffix("%")
+        width = float(_number("the wanted precision", share.strip().replace(",", ".")))
+        return {self.want_of: width / 100 if share != text else width}
+
+    @property
+    def want_of(self) -> str:
+        """The name of the forecast that the wanted precision is of: at first, the first one."""
+        return self._field("want_of", "") or next(iter(self.forecasts), "")
+
+    @cached_property
+    def forecasts(self) -> tuple[str, ...]:
+        """The names of the task's forecasts."""
+        return tuple(margins(self._job(_LARGEST).plan)) if self.question.forecast else ()
+
+    def errors(self) -> dict[float, float]:
+        """Return the expected error at several epsilons where the task has a plan."""
+        errors: dict[float, float] = {}
+        for epsilon in sorted({*_CURVE, self.epsilon}):
+            with suppress(PlanError):
+                error = margins(self._job(epsilon).plan).get(self.want_of, math.inf)
+                errors |= {epsilon: error} if math.isfinite(error) else {}
+        return errors
 
     @property
     def nominal_n(self) -> int:
@@ -240,23 +283,29 @@ class FormState:
             )
         if len(self.used) < question.least:
             raise PlanError(f"choose {question.least} or more columns to use.")
-        # Ledger and folder are not used for the plan.
         return self.request(Path(), "").job(self.schema)
+
+    def _job(self, epsilon: float) -> Job:
+        # Cap, ledger and folder are not used for the plan.
+        return self._request(epsilon).job(self.schema)
 
     def request(self, ledger: Path, out: str) -> Request:
         """Return the job over the files, with its results in the folder `out`."""
+        paid = {"ledger": ledger, "cap_epsilon": self.cap_epsilon, "out": Path(out)}
+        return self._request(self.epsilon).model_copy(update=paid)
+
+    def _request(self, epsilon: float) -> Request:
         return Request(
             task=self.name,
             options=self._options(),
             files=name_silos(self.files),
             schema_file=self.schema_file,
             columns=self.columns,
-            epsilon=self.epsilon,
+            epsilon=epsilon,
             nominal_n=self.nominal_n,
             max_loss=self.max_loss,
-            ledger=ledger,
-            cap_epsilon=self.cap_epsilon,
-            out=Path(out),
+            ledger=Path(),
+            out=Path(),
         )
 
     @property

@@ -23,6 +23,8 @@ class Question:
         categories or booleans, booleans.
     optional : tuple of str
         Roles that may have no column.
+    hints : mapping of str to tuple of str
+        Beginnings of words in the names of columns that have a role initially, if there are any.
     start : mapping of str to str
         Other options that the user chooses, with their initial text; empty for the task's default.
     suits : {"any", "number", "named", "yes-no"}
@@ -32,16 +34,20 @@ class Question:
         0 there are none.
     bins : int
         Number of initial bins of a numeric column that the task needs in bins; 0 for other tasks.
+    forecast : bool
+        Whether the task forecasts its error, so that a precision can be wanted.
     """
 
     title: str
     roles: Mapping[str, Suits] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
+    hints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     start: Mapping[str, str] = field(default_factory=dict)
     suits: Suits = "any"
     least: int = 1
     most: int | None = None
     bins: int = 0
+    forecast: bool = True
 
 
 @dataclass(frozen=True)

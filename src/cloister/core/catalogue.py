@@ -46,6 +46,12 @@ if TYPE_CHECKING:  # the public names, for type checkers and editors
     from cloister.privacy.ledger import Ledger as Ledger
     from cloister.protocol.plan import Plan as Plan
 
+_FOLLOWED = {
+    "time": ("time", "day", "week", "month", "year", "follow"),
+    "event": ("event", "dead", "die", "death", "status", "relapse"),
+}
+_GUESSED = ("pred", "prob", "score", "guess")
+
 ROWS = {
     "apriori": {
         "task": "patterns.apriori:Apriori",
@@ -80,6 +86,7 @@ ROWS = {
             "title": "What hastens an event? (hazard ratios)",
             "roles": {"time": "number", "event": "yes-no", "strata": "named"},
             "optional": ("strata",),
+            "hints": _FOLLOWED,
             "start": {"nominal_events": ""},
             "most": 2,
         },
@@ -91,6 +98,7 @@ ROWS = {
         "question": {
             "title": "What hastens an event? (many columns)",
             "roles": {"time": "number", "event": "yes-no"},
+            "hints": _FOLLOWED,
             "start": {"nominal_events": "1000"},
         },
     },
@@ -107,6 +115,7 @@ ROWS = {
         "question": {
             "title": "How good is a score? (yes or no)",
             "roles": {"truth": "yes-no", "score": "number"},
+            "hints": {"score": _GUESSED},
             "least": 0,
             "most": 0,
         },
@@ -131,18 +140,27 @@ ROWS = {
             "roles": {"target": "number", "exposure": "number"},
             "optional": ("exposure",),
             "start": {"family": "poisson"},
+            "forecast": False,
         },
     },
     "linear": {
         "task": "supervised.linear:Linear",
         "python": ("linear_model:DPLinearRegression",),
-        "question": {"title": "How much? (predict a number)", "roles": {"target": "number"}},
+        "question": {
+            "title": "How much? (predict a number)",
+            "roles": {"target": "number"},
+            "forecast": False,
+        },
     },
     "lloyd": {"task": "clustering.kmeans:Lloyd"},
     "logistic": {
         "task": "supervised.logistic:Logistic",
         "python": ("linear_model:DPLogisticRegression", "ensemble:DPSiloEnsemble"),
-        "question": {"title": "Who will? (predict a category)", "roles": {"target": "named"}},
+        "question": {
+            "title": "Who will? (predict a category)",
+            "roles": {"target": "named"},
+            "forecast": False,
+        },
     },
     "naive-bayes": {
         "task": "supervised.naive_bayes:NaiveBayes",
@@ -151,7 +169,7 @@ ROWS = {
     "outliers": {
         "task": "patterns.outliers:Outliers",
         "python": ("outliers:DPOutlierDetector",),
-        "question": {"title": "Which records are unusual?"},
+        "question": {"title": "Which records are unusual?", "forecast": False},
     },
     "pca": {"task": "preparation.pca:PCA", "python": ("prepare:DPPCA",)},
     "pipeline": {"task": "preparation.pipeline:Pipeline"},
@@ -160,7 +178,8 @@ ROWS = {
         "task": "evaluation.regression:RegressionEvaluation",
         "question": {
             "title": "How good are predictions? (numbers)",
-            "roles": {"truth": "number", "prediction": "number"},
+            "roles": {"prediction": "number", "truth": "number"},
+            "hints": {"prediction": _GUESSED},
             "least": 0,
             "most": 0,
         },
@@ -202,6 +221,7 @@ ROWS = {
             "title": "How long until an event? (curves)",
             "roles": {"time": "number", "event": "yes-no", "by": "named"},
             "optional": ("by",),
+            "hints": _FOLLOWED,
             "start": {"tau": ""},
             "least": 0,
             "most": 0,

@@ -9,8 +9,8 @@ import pytest
 
 from cloister.app.forecast import (
     WITHOUT_SITE,
-    _margins,
     category_warnings,
+    margins,
     plan_warnings,
     privacy_warnings,
     size_warnings,
@@ -226,11 +226,11 @@ def test_a_wanted_margin_leads_to_the_least_epsilon_that_gives_it(name: str) -> 
     schema = schema_of(example.columns)
     asked = {"nominal_n": 3000, **example.options}
     plan = make_plan(task, schema, ["here"], budget=Budget(1.0, 1e-6), **asked)
-    key, margin = next(iter(_margins(plan).items()))
+    key, margin = next(iter(margins(plan).items()))
     found = make_plan(task, schema, ["here"], budget=None, want={key: margin}, **asked)
     assert found.budget is not None
     assert 0.9 <= found.budget.epsilon <= 1.0
-    assert _margins(found)[key] <= margin
+    assert margins(found)[key] <= margin
     tighter = make_plan(task, schema, ["here"], budget=None, want={key: margin / 2}, **asked)
     assert tighter.budget is not None
     assert tighter.budget.epsilon > 1.5

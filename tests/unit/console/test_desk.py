@@ -17,7 +17,8 @@ from httpx import Response
 from starlette.datastructures import ImmutableMultiDict
 from starlette.testclient import TestClient
 
-from cloister.app.worker import events_in
+from cloister.app.answer import Answer
+from cloister.app.worker import ANSWER, events_in
 from cloister.cli import _parser
 from cloister.console.desk import desk_app
 from cloister.console.guard import Guard
@@ -187,6 +188,18 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
         assert time.monotonic() < end
         time.sleep(0.2)
     assert "cloister run north.csv south.csv --schema ward.toml --columns" in unescape(page)
+    assert 'class="verdict"' in page
+    assert re.search(r'<img src="\S+/runs/auto/picture.svg" width="\d+".* alt="\w', page)
+    picture = desk.get("/runs/auto/picture.svg")
+    assert picture.headers["content-type"] == "image/svg+xml"
+    assert picture.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    assert picture.text.startswith("<svg ")
+    another = re.search(r'href="[^"]*(/question\?[^"]*)">Ask another', page)
+    assert another
+    next_page = desk.get(unescape(another[1])).text
+    assert 'value="600"' in next_page
+    assert 'name="file" value="south.csv"' in next_page
+    assert "What is in these files?</legend>" in next_page
     report = desk.get("/reports/auto")
     assert report.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
     assert "Three groups" in report.text
@@ -202,6 +215,11 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     assert events[-1]["event"] == "done"
     assert events[-1]["result"] in unescape(report.text)
     assert SENTINEL not in (folder / "auto" / EVENTS).read_text()
+    answer = Answer.model_validate_json((folder / "auto" / ANSWER).read_text())
+    assert answer.lines[0][1] in unescape(page)
+    (folder / "auto" / ANSWER).write_text("{}")  # as after another version
+    assert "Read the report" in desk.get("/runs/auto").text
+    assert "has no picture" in desk.get("/runs/auto/picture.svg").text
     assert (folder / "auto" / LOG).read_text() == ""
     assert [path.name for path in folder.iterdir() if path.is_dir()] == ["auto"]
     kept = Ledger(ledger)
@@ -507,7 +525,8 @@ def test_every_question_is_a_job_whose_page_and_command_agree(
     assert "Spend epsilon 2 and answer" in page
     assert question.title in page
     assert {*question.start, *question.roles} <= {one.name for one in options_of(TASKS[name])}
-    assert {*question.optional} <= question.roles.keys()
+    assert {*question.optional, *question.hints} <= question.roles.keys()
+    assert question.forecast == ("Expected error" in page)
     schema = Schema.load(folder / "ward.toml")
     form = {"ask": name, "nominal_n": "5000", "epsilon": "2"}
     asked = FormState(ImmutableMultiDict(form), (Path("-a.csv"),), Path("ward.toml"), schema)
@@ -576,6 +595,39 @@ def test_names_with_commas_and_dashes_reach_the_command() -> None:
         assert options.columns == asked.columns
         assert options.epsilon == asked.job().plan.budget.epsilon == 1.23456789
         assert len(asked.columns) == len(places)
+
+
+def test_a_wanted_precision_finds_its_epsilon_and_is_drawn(desk: TestClient) -> None:
+    def shown(**form: str) -> str:
+        return ask(desk, of="tabulate", column="2", nominal_n="5000", cap_epsilon="50", **form)
+
+    def spent(page: str) -> float:
+        return float(re.search(r"Spend epsilon ([\d.]+) and", page)[1])  # type: ignore[index]
+
+    assert '<option value="count" selected>' in shown(epsilon="1")
+    narrow, wide = spent(shown(want="2")), spent(shown(want="20"))
+    assert narrow > 5 * wide
+    assert spent(shown(want="200 %")) == narrow  # a share of one
+    assert "needs more than epsilon 100" in problem(shown(want="0.0001"))
+    assert "the wanted precision must be a number" in problem(shown(want="small"))
+    assert "want must name forecasts" in problem(shown(want="2", want_of="nothing"))
+    address = re.search(r'src="[^"]*(/errors.svg[^"]*)"', shown(want="2"))
+    assert address
+    picture = desk.get(address[1])
+    assert picture.headers["content-type"] == "image/svg+xml"
+    widths = [float(text) for text in re.findall("\u00b1 ([\\d.]+)", picture.text)]
+    assert widths == sorted(widths, reverse=True)
+    assert 'class="chosen"' in picture.text
+    assert f">{narrow:g}</text>" in picture.text
+
+
+def test_names_of_columns_suggest_their_role() -> None:
+    columns = tuple(Column(name=name, type="number", min=0, max=9) for name in ("age", "Follow-up"))
+    events = tuple(Column(name=name, type="boolean", min=0, max=1) for name in ("old", "has_died"))
+    schema = Schema(dataset="d", unit="row", columns=(*columns, *events))
+    form = ImmutableMultiDict({"ask": "survival"})
+    asked = FormState(form, (Path("a.csv"),), Path("d.toml"), schema)
+    assert asked.roles == {"time": "Follow-up", "event": "has_died", "by": ""}
 
 
 def test_less_epsilon_is_shown_to_give_less(desk: TestClient) -> None:
