@@ -61,7 +61,8 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     out.say(f"{LOCAL_NOTE.capitalize()}; keep them in this silo.")
     for sentence in report.sentences():  # they quote cells, so no document repeats them
         out.warn_locally(sentence)
-    too_much = is_above(report, args.max_loss)
+    doubtful = bool(report.doubts) and args.max_loss is None
+    too_much = is_above(report, args.max_loss) or doubtful
     if too_much:
         out.warn_locally(
             "This is more than a run accepts; correct it, or accept it with --max-loss."

@@ -16,9 +16,9 @@ The first line of a text table names its columns. Its delimiter is detected ther
 """
 
 from cloister.data.baskets import Baskets
-from cloister.data.check import check_file
+from cloister.data.check import check_file, fitted
 from cloister.data.loss import MAX_LOSS, is_above, loss_notice, refuse_loss, reports_of, roles_of
-from cloister.data.reading import LOCAL_NOTE, ColumnReading, ReadingReport, Remedy
+from cloister.data.reading import LOCAL_NOTE, ColumnReading, ReadingReport
 from cloister.data.records import (
     MEMORY_LIMIT,
     Records,
@@ -31,6 +31,7 @@ from cloister.data.records import (
     read_source,
     read_words,
 )
+from cloister.data.remedies import Remedy
 from cloister.data.sources import Labelled, SqlQuery, is_frame, is_table
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "as_silos",
     "check_file",
     "declared_types",
+    "fitted",
     "header",
     "is_above",
     "is_frame",

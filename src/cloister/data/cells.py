@@ -27,14 +27,15 @@ number       itself; wrong for   1 or 0, or as     the category with  as its dig
 day          wrong               wrong             its ISO text       itself
 text         its number or       a spelling, yes,  the category, or   a date by `format` or
              truth value; else   no, y, n, t, f;   its number or      ISO 8601, or its number;
-             wrong               or its number     truth value; else  else wrong
-                                                   wrong
+             wrong               or its number     truth value; else  else wrong; two digits of a
+                                                   wrong              year, by the bounds
 other        wrong               wrong             wrong              wrong
 ===========  ==================  ================  =================  =====================
 
 The number of a text is ``[+-]digits[.digits][e[+-]digits]``, with the signs that the settings
 declare. Its truth value is true or false. It is missing if it is empty, ``?``, ``-``, na, n/a, nan,
-nat, null, none, <na> or an infinity. Case and blanks around the text do not matter.
+nat, null, none, <na> or an infinity. Case and blanks around the text do not matter. A cell that is
+read as a word of `absent` is missing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache, cached_property
 from numbers import Real
@@ -111,6 +112,8 @@ class CellType:
         Public bounds. A number within those of a date is a year.
     dialect : Dialect
         Signs in the numbers of texts.
+    absent : tuple of str
+        Further words for a missing cell; so is each cell that is read as one of them.
     """
 
     kind: str = "number"
@@ -119,11 +122,13 @@ class CellType:
     low: float = math.inf
     high: float = -math.inf
     dialect: Dialect = PLAIN
+    absent: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, column: Column, dialect: Dialect = PLAIN) -> CellType:
         """Return the type of the cells of a schema's column."""
-        return cls(column.type, column.words, column.format, column.min, column.max, dialect)
+        kind, words, bounds = column.type, column.words, (column.min, column.max)
+        return cls(kind, words, column.format, *bounds, dialect, column.absent)
 
     def read(self, cells: Any) -> Read:
         """Read cells as a source stores them.
@@ -135,9 +140,18 @@ class CellType:
         """
         if isinstance(cells, Coded):
             return _spread(self.read(cells.distinct), cells.places)
+        if self.absent:
+            values, wrong = replace(self, absent=()).read(cells)
+            return Read(np.where(np.isin(values, self._absent), np.nan, values), wrong)
         if isinstance(cells, np.ndarray):
             return self._of_array(cells)
         return self._of_objects(cells) if isinstance(cells, list) else self._of_arrow(cells)
+
+    @cached_property
+    def _absent(self) -> Floats:
+        """The words for a missing cell as numbers, as far as the type reads them."""
+        values: Floats = replace(self, absent=()).read(list(self.absent)).values
+        return values[np.isfinite(values)]
 
     # Containers -----------------------------------------------------------------------------------
 
@@ -274,7 +288,7 @@ class CellType:
         """Return the value of each text that only this type reads; NaN for other texts."""
         words = [text_of(text).strip(_BLANKS) for text in texts.to_pylist()]
         if self.kind == "date":
-            return decimal_years(np.array([_day(word, self.form) for word in words], "M8[D]"))
+            return decimal_years(np.array([self._day(word) for word in words], "M8[D]"))
         values = np.full(len(words), np.nan)
         if self.kind == "boolean":
             values[_matches(texts, _YES)], values[_matches(texts, _NO)] = 1.0, 0.0
@@ -319,10 +333,24 @@ class CellType:
         is_year |= (numbers >= self.low) & (numbers <= self.high)
         years = np.where(is_year, numbers, np.nan)
         for i in np.flatnonzero(np.isfinite(numbers) & (~is_year | bool(self.form))).tolist():
-            day = np.array([_day(_digits(numbers[i]), self.form)], "M8[D]")
+            day = np.array([self._day(_digits(numbers[i]))], "M8[D]")
             if not np.isnat(day[0]):
                 years[i] = decimal_years(day)[0]
         return Read(years, np.isnan(years) & np.isfinite(numbers))
+
+    def _day(self, text: str) -> datetime.date | None:
+        """Return a text as a day; of a year in two digits, the only one within the bounds."""
+        day = _day(text, self.form)
+        if day is None or "%y" not in self.form or _day(text, "") == day:
+            return day
+        within = []
+        for year in (day.year - 100, day.year, day.year + 100):
+            with suppress(ValueError):  # 29 February
+                one = day.replace(year=year)
+                if self.low <= float(decimal_years(np.array(one))) <= self.high:
+                    within.append(one)
+        # A day in two centuries has no meaning; one in none is out of range.
+        return within[0] if len(within) == 1 else None if within else day
 
 
 @dataclass(frozen=True)

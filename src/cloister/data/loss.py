@@ -101,7 +101,8 @@ def refuse_loss(
         Columns that are a target, an event or groups. Unless `max_loss` is given, each of their
         values must keep at least one row.
     max_loss : float in [0, 1], optional
-        Share of the rows of each source that may be excluded, 5 % by default.
+        Share of the rows of each source that may be excluded, 5 % by default. If it is given,
+        doubts on cells that were read stop nothing.
 
     Raises
     ------
@@ -122,6 +123,8 @@ def _problems(
     """Yield a sentence for each reason to refuse a run."""
     if report.float_unit:
         yield report.float_units
+    if max_loss is None:  # a given limit is the owner's consent to the cells as they were read
+        yield from report.doubts
     with_losses = [
         column for column in report.columns if column.name in roles and column.lost_values
     ]
@@ -155,7 +158,7 @@ def loss_notice(report: ReadingReport) -> str:
 
     It reports items outside a catalogue if they are more than 5 %.
     """
-    is_lossy = report.lost or report.item_share > MAX_LOSS or not report.rows
+    is_lossy = report.lost or report.doubts or report.item_share > MAX_LOSS or not report.rows
     return " ".join(report.sentences()) if is_lossy else ""
 
 

@@ -8,7 +8,6 @@ only in the owner's terminal, notebook or console. It is never stored or sent.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,9 @@ import numpy as np
 from cloister.core.arrays import Flags, Floats, Integers
 from cloister.core.declared import declarations
 from cloister.data.cells import Coded, shown
+from cloister.data.doubts import Doubt, code_doubt
 from cloister.data.encoding import ABSENT, MISSING, OUTSIDE, WRONG
+from cloister.data.remedies import Remedy
 
 if TYPE_CHECKING:
     from cloister.data.rules import Judged, Rules
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
 LOCAL_NOTE = "local only: exact counts of the records, not a release"
 _LOOKED_AT = 1000  # cells per column and chunk that are searched, so that a report stays cheap
+_LOOKED_BEYOND = 100  # of those out of range, which may be many in a column that is clipped
 _SHOWN_WORDS = 5
+_FOOTER_ROWS = 5  # at the end, among which a line of totals is looked for
+_FOOTER_WIDTH = 2  # columns of a table in which a row with one cell may be a record
 _YES = frozenset(
     [
         *("j", "ja", "jawohl", "wahr", "oui", "o", "vrai", "si", "sí", "s", "sim", "da", "tak"),
@@ -47,53 +51,10 @@ _DATES = (  # patterns of dates, and their formats unless day and month are ambi
     (r"\d{1,2}\.\d{1,2}\.\d{4}", "%d.%m.%Y"),
     (r"\d{1,2}\.\d{1,2}\.\d{2}", "%d.%m.%y"),
     (r"\d{4}/\d{1,2}/\d{1,2}", "%Y/%m/%d"),
-    (r"\d{1,2}/\d{1,2}/\d{4}", ""),
-    (r"\d{1,2}-\d{1,2}-\d{4}", ""),
+    (r"\d{1,2}([/-])\d{1,2}\1\d{4}", ""),
+    (r"\d{1,2}([/-])\d{1,2}\1\d{2}", ""),
 )
-
-
-@dataclass(frozen=True)
-class Remedy:
-    """A reading setting that may correct a column. It is local: silos need not agree on it.
-
-    Parameters
-    ----------
-    key : str
-        Key of the schema or, if `column` is given, of that column.
-    value : object
-        The key's value in a schema; None if the owner must choose it.
-    """
-
-    key: str
-    value: Any
-    column: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.key} = {_toml(self.value)}"
-
-    @property
-    def is_complete(self) -> bool:
-        """True if the owner has no value left to choose."""
-        parts = self.value.values() if isinstance(self.value, Mapping) else (self.value,)
-        return None not in parts
-
-
-def _toml(value: Any) -> str:
-    if value is None:
-        return "..."
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(k)} = {_toml(part)}" for k, part in value.items()) + " }"
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def _key(name: str) -> str:
-    return (
-        name
-        if re.fullmatch("[A-Za-z0-9_-]+", name)
-        else json.dumps(name, ensure_ascii=False, allow_nan=False)
-    )
+_TIMES = ((r"\d{1,2}:\d{2}", " %H:%M"), (r"\d{1,2}:\d{2}:\d{2}", " %H:%M:%S"))
 
 
 @dataclass(frozen=True)
@@ -113,6 +74,15 @@ class ColumnReading:
     remedy: Remedy | None = None
     needed: bool = True  # by the job; a bad cell in another column excludes no row
     drops: tuple[bool, bool] = (True, True)  # rows: for an absent cell, for one out of range
+    doubt: Doubt | None = None  # if its cells were read, but may mean something else
+
+    @property
+    def is_guess(self) -> bool:
+        """True if the remedy assigns a single letter to a category, which has other meanings."""
+        if self.remedy is None or not isinstance(self.remedy.value, Mapping):
+            return False
+        names = set(self.remedy.value) - {"true", "false"}
+        return any(len(word) == 1 for name in names for word in self.remedy.value[name] or ())
 
     @property
     def cause_and_remedy(self) -> str:
@@ -189,6 +159,12 @@ class ReadingReport:
         )
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        """Sentences for the owner on columns that may mean something else."""
+        found = [column.doubt for column in self.columns if column.needed and column.doubt]
+        return tuple(f"{_capital(doubt.sentence)}." for doubt in found)
+
+    @property
     def causes(self) -> tuple[str, ...]:
         """Sentences for the owner on columns whose cells could not be read."""
         return tuple(column.cause_and_remedy for column in self.columns if column.cause)
@@ -228,6 +204,7 @@ class ReadingReport:
         for column in sorted(self.columns, key=lambda column: -column.lost):
             if column.needed and column.sentence:
                 yield column.sentence
+        yield from self.doubts
         if self.without_unit:
             yield f"{self.without_unit:,} rows have no privacy unit."
         if self.float_unit:
@@ -262,14 +239,18 @@ class Tally:
         rules: Rules,
         on_rows: Callable[[int], None] | None = None,
         layout: str = "",
+        doubts: Mapping[str, Doubt] | None = None,
     ) -> None:
         d = len(schema.columns)
+        self._doubts = doubts or {}
         self._label, self._schema, self._rules, self._on_rows = label, schema, rules, on_rows
         self._rows = self._used = self._bad_lines = self._items = self._unknown = 0
         self._float_unit, self._layout = False, layout
+        self._footer: int | None = None  # the column of a last row that has no other cell
         self._missing, self._wrong, self._outside, self._lost = np.zeros((4, d), dtype=np.int64)
         self._low, self._high = np.full(d, np.inf), np.full(d, -np.inf)
         self._words: list[Counter[str]] = [Counter() for _ in range(d)]
+        self._beyond: list[Counter[str]] = [Counter() for _ in range(d)]  # cells out of range
         sizes = [_n_values(column) for column in schema.columns]
         self._seen = [np.zeros(size, dtype=np.int64) for size in sizes]
         self._kept = [np.zeros(size, dtype=np.int64) for size in sizes]
@@ -296,10 +277,25 @@ class Tally:
                 (self._lost, marks & self._rules.dropping[columns] != 0),
             ):
                 counts += np.bincount(columns[selected], minlength=d)
-            wrong = marks & WRONG != 0
-            for j in np.unique(columns[wrong]).tolist():
-                self._look_at(j, raw.cells, rows[wrong & (columns == j)])
+            looked_at = ((self._words, WRONG, _LOOKED_AT), (self._beyond, OUTSIDE, _LOOKED_BEYOND))
+            for words, bit, most in looked_at:
+                found = marks & bit != 0
+                for j in np.unique(columns[found]).tolist():
+                    at = rows[found & (columns == j)][:most]
+                    words[j].update(_words_at(_column_at(raw.cells, j), at))
         self._count_values(judged, keep)
+        self._see_footer(judged)
+
+    def _see_footer(self, judged: Judged) -> None:
+        """Note whether the last row with any cell has only one, as a line of totals has."""
+        present = (judged.flags[-_FOOTER_ROWS:] & ABSENT) == 0
+        rows = np.flatnonzero(present.any(axis=1))
+        if not len(rows):
+            return
+        last = present[rows[-1]]
+        is_used = judged.usable[-_FOOTER_ROWS:][rows[-1]]
+        is_alone = is_used and last.sum() == 1 and len(last) > _FOOTER_WIDTH
+        self._footer = int(last.argmax()) if is_alone else None
 
     def _count_values(self, judged: Judged, keep: Flags) -> None:
         for j, seen in enumerate(self._seen):
@@ -309,11 +305,6 @@ class Tally:
             codes = np.asarray(judged.cells[j], dtype=np.float64)
             seen += _counts(codes, present, len(seen))
             self._kept[j] += _counts(codes, present & judged.usable, len(seen))
-
-    def _look_at(self, j: int, cells: Any, at: Integers) -> None:
-        """Count the words of a column that could not be read."""
-        column = cells[:, j] if isinstance(cells, np.ndarray) else cells[j]
-        self._words[j].update(_words_at(column, at[:_LOOKED_AT]))
 
     def spans(self, judged: Judged) -> None:
         """Update the least and the largest number of each column from its usable cells."""
@@ -364,7 +355,27 @@ class Tally:
             remedy=remedy,
             needed=bool(self._rules.used[j]),
             drops=(bool(self._rules.fatal[j] & ABSENT), bool(self._rules.fatal[j] & OUTSIDE)),
+            doubt=self._doubt(j, names, cause),
         )
+
+    def _doubt(self, j: int, names: Sequence[str], cause: str | None) -> Doubt | None:
+        """Return the doubt on the cells of a column that were read."""
+        column = self._schema.columns[j]
+        if column.type == "boolean" and "false" not in names and _are_one_and_two(self._words[j]):
+            return Doubt(str(cause))  # each 1 was read as true
+        if self._footer == j:
+            return Doubt(
+                f"column {column.name!r}: the last row of {self._label} has no other cell, as a "
+                "line of totals; remove that line"
+            )
+        present = self._rows - int(self._missing[j]) - int(self._wrong[j])
+        if doubt := self._doubts.get(column.name) or code_doubt(column, self._beyond[j]):
+            return doubt
+        if present > 1 and int(self._outside[j]) == present and column.out_of_range == "clip":
+            return Doubt(
+                f"column {column.name!r}: all cells are out of range; check its unit and bounds"
+            )
+        return None
 
 
 def _is_float(units: Any) -> bool:
@@ -384,6 +395,10 @@ def _value_name(column: Column, code: int) -> str:
 
 def _counts(codes: Floats, rows: Flags, size: int) -> Integers:
     return np.bincount(codes[rows].astype(np.int64), minlength=size)[:size]
+
+
+def _column_at(cells: Any, j: int) -> Any:
+    return cells[:, j] if isinstance(cells, np.ndarray) else cells[j]
 
 
 def _words_at(column: Any, at: Integers) -> Iterator[str]:
@@ -457,43 +472,67 @@ def _as_booleans(column: Column, _: Schema, words: Counter[str]) -> Finding | No
 
 
 def _as_dates(column: Column, _: Schema, words: Counter[str]) -> Finding | None:
+    if "%y" in column.format:
+        return "the bounds allow two centuries; write years with four digits", None
     for pattern, form in _DATES:
         if _most(words, rf"\s*{pattern}(\s.*)?"):
             if column.type != "date":
                 return 'they look like dates; set type = "date"', None
             form = form or _day_or_month_first(words)
-            remedy = Remedy("format", form or None, column.name)
+            times = (end for time, end in _TIMES if _most(words, rf"\s*{pattern}\s+{time}\s*"))
+            remedy = Remedy("format", form + next(times, "") if form else None, column.name)
             return "set the format of the dates", remedy
     return None
 
 
 def _day_or_month_first(words: Iterable[str]) -> str:
     """Return the format of dates such as 31/12/2021, if a day above 12 determines it."""
-    fields = [re.split(r"([/-])", word.strip())[:5] for word in words]
-    triples = [(int(a), sign, int(b)) for a, sign, b, *_ in fields if a.isdigit() and b.isdigit()]
-    if any(first > 12 for first, _, _ in triples):
-        return f"%d{triples[0][1]}%m{triples[0][1]}%Y"
-    if any(second > 12 for _, _, second in triples):
-        return f"%m{triples[0][1]}%d{triples[0][1]}%Y"
-    return ""
+    fields = [re.split(r"([/-])", word.split()[0])[:5] for word in words if word.strip()]
+    dates = [date for date in fields if len(date) == 5 and (date[0] + date[2]).isdigit()]
+    day_first, month_first = (any(int(date[i]) > 12 for date in dates) for i in (0, 2))
+    if day_first == month_first:  # no day above 12, or two layouts in one file
+        return ""
+    sign, year = dates[0][1], "%Y" if len(dates[0][4]) == 4 else "%y"
+    return sign.join(("%d", "%m", year) if day_first else ("%m", "%d", year))
 
 
 def _as_numbers(column: Column, schema: Schema, words: Counter[str]) -> Finding | None:
     if column.type not in ("number", "integer"):
         return None
+    if schema.decimal == "." and _most(words, r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+\s*"):
+        return _commas(column, words)
     if schema.decimal == "." and _most(words, r"\s*[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+\s*"):
         remedy = Remedy("decimal", ",")
         return "they have a decimal comma", remedy
     if not schema.thousands:
         for sign in ".,'’ ":
-            if sign != schema.decimal and _most(
-                words, rf"\s*[+-]?\d{{1,3}}({re.escape(sign)}\d{{3}})+.*"
-            ):
+            form = "[ \u00a0\u202f]" if sign == " " else re.escape(sign)
+            if sign != schema.decimal and _most(words, rf"\s*[+-]?\d{{1,3}}({form}\d{{3}})+.*"):
                 remedy = Remedy("thousands", sign)
                 return "they have signs between thousands", remedy
     if _most(words, r"\s*[+-]?\d+([.,]\d*)?\s*[^\d\s.,]+\s*"):
         return "they have units after the numbers; save them without units", None
     return None
+
+
+def _commas(column: Column, words: Counter[str]) -> Finding:
+    """Return the cause of commas before three digits, which the bounds may decide."""
+    texts = [word for word in words if re.fullmatch(r"\s*[+-]?\d{1,3}(,\d{3})+\s*", word)]
+    within = [
+        sum(
+            column.min <= float(text.replace(",", sign, 1).replace(",", "")) <= column.max
+            for text in texts
+        )
+        for sign in ("", ".")
+    ]
+    if within[0] > 2 * within[1] or any(text.count(",") > 1 for text in texts):
+        return "they have signs between thousands", Remedy("thousands", ",")
+    if within[1] > 2 * within[0]:
+        return "they have a decimal comma", Remedy("decimal", ",")
+    return (
+        'their comma is a decimal sign or groups thousands: decimal = "," or thousands = ","',
+        None,
+    )
 
 
 def _as_categories(column: Column, _: Schema, words: Counter[str]) -> Finding | None:

@@ -26,6 +26,7 @@ from cloister.data.baskets import Baskets, is_catalogue, open_baskets, proposed_
 from cloister.data.cache import GridCache
 from cloister.data.cells import CellType
 from cloister.data.dialect import Dialect
+from cloister.data.doubts import sign_doubts
 from cloister.data.encoding import ABSENT, OUTSIDE, StepTables
 from cloister.data.reading import ReadingReport, Tally
 from cloister.data.rules import Chunk, Judged, Marked, Rules, dialect_of, matrix
@@ -179,8 +180,9 @@ def read_source(
     rules = Rules.of(schema, frac_bits, contract.columns)
     table = open_by_schema(source, schema)
     layout = proposed_layout(source, schema.names)
-    reading = _Reading(table, rules, contract, Tally(table.label, schema, rules, on_rows, layout))
-    return reading.records(chunk_rows, memory_limit, cache_dir)
+    doubts = sign_doubts(source, schema)
+    tally = Tally(table.label, schema, rules, on_rows, layout, doubts)
+    return _Reading(table, rules, contract, tally).records(chunk_rows, memory_limit, cache_dir)
 
 
 def array_records(

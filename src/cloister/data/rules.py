@@ -113,7 +113,8 @@ class Rules:
         """Return cells as numbers, NaN for a missing one, and flags for a wrong type."""
         is_matrix = isinstance(raw.cells, np.ndarray)
         # The encoder takes a matrix of numbers in one pass, without a copy per column.
-        if is_matrix and all(kind.kind in ("number", "integer") for kind in self.types):
+        plain = [kind.kind in ("number", "integer") and not kind.absent for kind in self.types]
+        if is_matrix and all(plain):
             return raw.cells, None
         columns = list(raw.cells.T) if isinstance(raw.cells, np.ndarray) else raw.cells
         reads = [kind.read(cells) for kind, cells in zip(self.types, columns, strict=True)]

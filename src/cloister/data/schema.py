@@ -33,7 +33,7 @@ from cloister.protocol.task import PublicColumn
 FILL_IN = "FILL IN"  # prefix of a placeholder of `init_schema`
 # Settings for the format of one silo's file, which the silos need not agree on.
 _WRITING = ("decimal", "thousands", "encoding", "delimiter", "multiline")
-_OF_FILES = ("format", "spellings")  # the same for a column
+_OF_FILES = ("format", "spellings", "absent")  # the same for a column
 # Codecs of Python that do not encode a file of text, or raise for some bytes in any error mode.
 _NO_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7")
 _FORMAT = 1  # part of the digest: increase it if the meaning of a key changes
@@ -96,6 +96,9 @@ class Column(_Contract):
         agree on it.
     spellings : mapping of a category to other words for it; of "true" and "false" for a boolean
         Other words for it in this silo's file. Silos need not agree on them.
+    absent : sequence of str
+        Further words for a missing cell in this silo's file, such as ``999``. Silos need not agree
+        on them.
     """
 
     name: str
@@ -109,6 +112,7 @@ class Column(_Contract):
     categories: tuple[str, ...] = Field(default=(), strict=False)
     format: str = ""
     spellings: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(default={})
+    absent: tuple[str, ...] = Field(default=(), strict=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -395,7 +399,7 @@ class Schema(_Contract):
         Parameters
         ----------
         columns : mapping of a name to settings, optional
-            `format` or `spellings` of some columns.
+            `format`, `spellings` or `absent` of some columns.
         settings
             `decimal`, `thousands`, `encoding`, `delimiter`, `multiline`.
 
@@ -422,7 +426,7 @@ class Schema(_Contract):
         if invalid := [key for key in keys if key not in known]:
             raise PlanError(
                 f"{invalid[0]!r} is not a setting of the file format; use "
-                f"{', '.join(_WRITING)}, or format or spellings of a column."
+                f"{', '.join(_WRITING)}, or {', '.join(_OF_FILES)} of a column."
             )
         changed = tuple(
             type(column)(**{**dict(column), **changes[column.name]})
@@ -453,7 +457,8 @@ class Schema(_Contract):
         """Return the part that all silos share, as plain JSON values."""
         agreed = self.model_dump(mode="json", exclude={"dataset", *_WRITING})
         for column in agreed["columns"]:
-            del column["format"], column["spellings"]
+            for key in _OF_FILES:
+                del column[key]
             # Only a category has the key, so that digests from before categories stay valid.
             if not column["categories"]:
                 del column["categories"]
@@ -743,7 +748,7 @@ def read_cell(key: str, text: str, kind: str) -> str | float | tuple[str, ...]:
     Categories are separated by ``|`` or, if there is none, by a semicolon, a comma or a slash.
     """
     text = text.strip()
-    if key == "categories":
+    if key in ("categories", "absent"):
         names = text.split("|") if "|" in text else re.split("[;,/]", text)
         return tuple(name.strip() for name in names) if text else ""
     if key == "type":

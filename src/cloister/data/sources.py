@@ -497,6 +497,16 @@ def is_table(path: Path) -> bool:
     return bool(suffixes) and suffixes[-1] in (*_TEXT_SUFFIXES, *PARQUET_SUFFIXES, ".xlsx")
 
 
+def is_text_table(source: Any) -> bool:
+    """Return True if a source is the path of a text file that exists."""
+    if not is_path(source) or not Path(source).is_file():
+        return False
+    suffixes = [suffix.lower() for suffix in Path(source).suffixes]
+    if suffixes and suffixes[-1] in _PACKED_SUFFIXES:
+        suffixes.pop()
+    return bool(suffixes) and suffixes[-1] in _TEXT_SUFFIXES
+
+
 def _open_path(
     path: Path,
     names: Sequence[str] | None,

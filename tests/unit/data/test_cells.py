@@ -161,8 +161,42 @@ def test_a_moment_is_the_category_that_a_text_table_writes() -> None:
 
 
 def test_a_number_is_a_date_by_the_format_of_its_column() -> None:
-    found = CellType("date", form="%d%m%y", low=1900, high=2100).read(np.array([120721.0, 999999]))
+    found = CellType("date", form="%d%m%y", low=1950, high=2049).read(np.array([120721.0, 999999]))
     np.testing.assert_array_equal(found.values, [2021 + 192 / 365, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("cell", "low", "high", "year"),
+    [
+        ("01.01.45", 1920, 2010, 1945.0),  # strptime alone gives 2045
+        ("01.01.45", 2000, 2060, 2045.0),
+        ("01.01.68", 1950, 2049, 1968.0),
+        ("01.01.45", 1900, 2100, np.nan),  # two centuries
+        ("01.01.45", 1950, 1990, 2045.0),  # none: out of range
+        ("29.02.00", 1890, 1950, 2000.0 + 59 / 366),  # 1900 had no such day
+        ("1945-01-01", 2000, 2060, 1945.0),  # four digits in ISO 8601
+    ],
+)
+def test_two_digits_of_a_year_are_in_the_century_of_the_bounds(
+    cell: str, low: float, high: float, year: float
+) -> None:
+    found = CellType("date", form="%d.%m.%y", low=low, high=high).read(pa.array([cell]))
+    np.testing.assert_allclose(found.values, [year])
+
+
+@pytest.mark.parametrize(
+    ("kind", "absent", "cells", "values"),
+    [
+        ("number", ("999", "-9"), ["1", "999", "999.0", "-9", "leer"], [1, *[np.nan] * 4]),
+        ("date", ("9999-12-31",), ["2000-01-01", "9999-12-31"], [2000, np.nan]),
+        ("boolean", ("no",), ["yes", "n", "0"], [1, np.nan, np.nan]),
+    ],
+)
+def test_a_further_word_for_a_missing_cell_is_one_in_every_form(
+    kind: str, absent: tuple[str, ...], cells: list[str], values: list[float]
+) -> None:
+    found = CellType(kind, absent=absent).read(pa.array(cells))
+    np.testing.assert_array_equal(found.values, values)
 
 
 @pytest.mark.parametrize("word", ["inf", "-Infinity", "nan", "NaN"])
