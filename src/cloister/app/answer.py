@@ -1,4 +1,4 @@
-"""``Answer``: the first screen of a release as plain values, for a page that shows it at once."""
+"""``Answer``: the first screen of a release as plain values, for a page that draws it itself."""
 
 from __future__ import annotations
 

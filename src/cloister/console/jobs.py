@@ -45,8 +45,8 @@ class Run:
     name : str
         Name of the folder for its results.
     events : tuple of mapping
-        Those of :mod:`cloister.app.worker`, and the console's event ``started``: the `pid` of the
-        worker, the `command` of the same job in a terminal, the `form` of its page, and the time.
+        Those of :mod:`cloister.app.worker`, and the console's event ``started``. It has the `pid`
+        of the worker, the `command` of the same job in a terminal, the `form` and the time.
     is_alive : bool
         Whether the worker may still write events.
     """

@@ -210,7 +210,7 @@ class FormState:
 
     @property
     def want_of(self) -> str:
-        """The name of the forecast that the wanted precision is of: at first, the first one."""
+        """The forecast whose precision is wanted, by name; the first one on the first visit."""
         return self._field("want_of", "") or next(iter(self.forecasts), "")
 
     @cached_property

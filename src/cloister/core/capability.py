@@ -85,6 +85,7 @@ CAPABILITIES: Mapping[str, Capability] = {name: Capability.of(row) for name, row
 COMMANDS = {name: row.command for name, row in CAPABILITIES.items() if row.command}
 """Help texts of the commands that have the name of a task."""
 
+# In groups, because people know the kind of their question, and not the name of a method.
 QUESTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Describe": ("describe", "tabulate", "table1"),
     "Explain and predict": ("logistic", "linear", "glm", "forest", "scorecard"),
