@@ -81,6 +81,16 @@ def test_a_row_counts_hits_and_compares_widths_with_the_errors() -> None:
     assert (row.planned, row.off) == (101, 101)
 
 
+def test_an_interval_among_tied_values_needs_their_distance() -> None:
+    ages = pd.DataFrame({"age": np.repeat([20.0, 24.0, 30.0], [40, 50, 10]), "weight": 80.0})
+    median = JUDGES["quantiles"].textbook(ages, _TABLE)["median age"]
+    figure = Figure("median age", 24.0, noise=(20.0, 30.0), at=0.5)
+    (reading,) = readings([figure], {"median age": median}, {})
+    assert (reading.target, reading.error, reading.gap) == (24.0, 0.0, 5.0)
+    (row,) = rows_of([[reading]])
+    assert row.width == 1.0
+
+
 def test_an_interval_that_is_not_known_counts_as_unknown_and_not_as_a_hit() -> None:
     known = Reading("x", "noise", 0.0, -1.0, 1.0, 0.5)
     (row,) = rows_of([[known], [replace(known, known=False)]])

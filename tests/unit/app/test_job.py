@@ -25,6 +25,7 @@ from cloister.privacy.events import GaussianEvent, LaplaceEvent, mechanism_count
 from cloister.protocol.session import RoundDone
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.tasks.count import Count
+from cloister.tasks.preparation.quantiles import Quantiles
 from cloister.testing import ZeroNoise, toy_plan, toy_records, toy_schema
 
 SCHEMA = toy_schema(2)
@@ -101,6 +102,18 @@ def test_a_plan_is_made_of_the_schema_and_public_numbers() -> None:
     assert (plan.grid.low, plan.grid.high) == ((0.0,), (120.0,))
     assert plan.profile == "group"
     assert "ward" not in plan.canonical_json()  # the owner's own name for the data is his
+
+
+def test_a_task_is_designed_for_the_noise_of_units_with_several_records() -> None:
+    number = {"name": "age", "type": "number", "min": 0, "max": 120}
+    alone = Schema(dataset="ward", unit="row", columns=[number])
+    several = Schema(dataset="ward", unit="patient", max_rows=8, columns=[number])
+    levels = [
+        make_plan(Quantiles, schema, ["a"], budget=Budget(1, 1e-6), nominal_n=4000).task.levels
+        for schema in (alone, several)
+    ]
+    # Eight times the noise needs cells that are wider; a level divides a cell into four.
+    assert levels == [6, 4]
 
 
 @pytest.mark.parametrize(
