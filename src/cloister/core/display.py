@@ -142,6 +142,22 @@ class Estimate:
         parts = map(function, (self.values, self.low, self.high))
         return type(self)(*parts, population=ends, unit=self.unit)
 
+    def followed_by(self, other: Estimate) -> Self:
+        """Return the values of both along the first axis; both have population intervals, or none.
+
+        Margins, marks and names of places are left out.
+        """
+
+        def both(first: Floats, second: Floats) -> Floats:
+            return np.concatenate([first, second])
+
+        ends = None
+        if self.population is not None and other.population is not None:
+            low, high = map(both, self.population, other.population)
+            ends = low, high
+        parts = map(both, (self.values, self.low, self.high), (other.values, other.low, other.high))
+        return type(self)(*parts, population=ends, unit=self.unit)
+
     def joined(self, other: Estimate) -> Self:
         """Return the values with intervals that include those of another estimate."""
         low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)

@@ -34,6 +34,8 @@ from cloister.tasks.tables.inference import Tested
 MOST_NOISE = 0.25
 """Greatest deviation of the noise of a standardised difference that is known."""
 _Z = INTERVAL_95["gaussian"]
+_LEAST = 1 / 16  # of a variance, if its noise interval has an end below
+_PART = 4.0  # of a variance: its lower end must be at least one such part
 _TINY = 1e-12  # a variance is never 0, so that no weight is infinite
 
 
@@ -58,6 +60,8 @@ class Groups:
         True for a group whose size is above its noise.
     means, variances : ndarray of shape (n_groups, n_columns)
     noise, sampling : Errors
+    most_noise : Errors, optional
+        Errors that depend on sizes alone, by which a standardised difference is known or not.
     """
 
     sizes: Floats
@@ -66,12 +70,21 @@ class Groups:
     variances: Floats
     noise: Errors
     sampling: Errors
+    most_noise: Errors | None = None
 
     @cached_property
     def total(self) -> Floats:
         """Variances of the means, of noise and sampling; infinite for a group that is unknown."""
         both = np.maximum(self.noise.mean + self.sampling.mean, _TINY)
         return np.where(self.known, both, np.inf)
+
+    @cached_property
+    def together(self) -> Floats:
+        """Variances of the records of the first group and another one together."""
+        whole = np.maximum(self.sizes[1:] + self.sizes[:1], 1.0)
+        part = np.clip(self.sizes[1:] / whole, 0.0, 1.0)
+        within = part * self.variances[1:] + (1 - part) * self.variances[:1]
+        return np.asarray(within + part * (1 - part) * (self.means[1:] - self.means[:1]) ** 2)
 
     @cached_property
     def freedom(self) -> Floats:
@@ -171,7 +184,9 @@ def shares(counts: Floats, s: float) -> Groups:
 
     # The noise of a cell is in the sum of its row, too.
     noise = errors(s**2 * (slope + levels * p**2) / n**2)
-    return Groups(whole, known, p, variances, noise, errors(np.maximum(variances, 0.0) / n))
+    sampling = errors(np.maximum(variances, 0.0) / n)
+    rare = np.broadcast_to(s**2 / n**2, p.shape)  # of a share of 0, which no noise makes smaller
+    return Groups(whole, known, p, variances, noise, sampling, Errors(rare, rare, rare))
 
 
 def difference(groups: Groups, most: float) -> Estimate:
@@ -205,9 +220,12 @@ def standardised(groups: Groups, most_noise: float = MOST_NOISE) -> Estimate:
 
     The errors have first order, with normal sampling errors of a variance [HO85]_. Their pooled
     variance is the geometric mean of the estimate and of the lower end of its noise interval. On
-    the side away from 0, the interval also holds what follows from that end [Z08]_. A value is not
-    known if, at that end and without a difference, its noise has a deviation above `most_noise`.
-    Nor is it if that end is below a quarter of the estimate.
+    the side away from 0, the interval also holds what follows from that end [Z08]_.
+
+    Whether a value is known depends on the variance of both groups together, which has less noise
+    than that of a small group. A value is not known if, at the lower end of that variance and
+    without a difference, its noise has a deviation above `most_noise`. Nor is it if that end is
+    below a quarter of that variance, as for a category of few records.
     """
     gap = groups.means[1:] - groups.means[:1]
     square = (groups.variances[1:] + groups.variances[:1]) / 2
@@ -230,12 +248,14 @@ def standardised(groups: Groups, most_noise: float = MOST_NOISE) -> Estimate:
         return np.maximum(sum(parts), 0.0)
 
     of_square = (groups.noise.variance[1:] + groups.noise.variance[:1]) / 4
-    least = square - _Z * np.sqrt(of_square)
+    # Not by the variance that divides: where it seldom passes, it is too large when it does.
+    likely, judged = groups.together, groups.most_noise or groups.noise
+    least = likely - _Z / 2 * np.sqrt(judged.variance[1:] + judged.variance[:1])
     # To first order alone, a variance that is mostly noise would seem to be known.
-    known = usable & (4 * least > square)
-    least = np.where(known, least, 1.0)
+    known = usable & (_PART * least > likely)
     # Of no difference: a criterion that grows with the value would leave too small ones.
-    known &= groups.noise.mean[1:] + groups.noise.mean[:1] <= most_noise**2 * least
+    known &= judged.mean[1:] + judged.mean[:1] <= most_noise**2 * least
+    least = np.where(known, np.maximum(square - _Z * np.sqrt(of_square), square * _LEAST), 1.0)
     # Where values are rarely known, noise has made the variances of those that are too large. The
     # true value may then be as far from 0 as with the least variance.
     farther = np.abs(gap) * (1 / np.sqrt(least) - 1 / np.sqrt(square))

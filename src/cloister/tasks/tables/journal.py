@@ -6,7 +6,7 @@ numbers with their intervals.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor, isfinite, log10
 
@@ -27,6 +27,7 @@ from cloister.core.display import (
 )
 from cloister.tasks.interval_tables import INTERVALS, WITH_POPULATION, bars_of, in_days
 
+ALL = "all records"
 _SMD = "SMD"
 _WELCH = ("Welch's t-test", "Welch's analysis of variance")
 _TABLE = (
@@ -80,6 +81,12 @@ class Layout:
             f"{self.columns[j]}={name}" for j, (_, names) in self.factors.items() for name in names
         )
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Headings of what is described: all records, and each group."""
+        of_groups = (f"{self.by}={name}" for name in self.groups)
+        return (ALL, *of_groups) if self.by else self.groups
+
     def shown(self, j: int) -> tuple[int, ...]:
         """Return the places of the categories of a factor that a short table has: one of two."""
         first, names = self.factors[j]
@@ -116,34 +123,51 @@ def in_years(estimate: Estimate, is_date: bool) -> Estimate:
 
 
 def _journal(layout: Layout, results: Results) -> Table:
-    sizes, g = Estimate.of(results, "group_counts"), len(layout.groups)
+    sizes, g = _by_column(layout, results, "group_counts"), len(layout.groups)
     smd = [f"{_SMD}, {other}" if g > 2 else _SMD for other in layout.others]
     tests = ("p", "p after Holm") if layout.by else ()
-    rows: list[tuple[Cell, ...]] = [("records", *_texts(sizes), *[""] * (len(smd) + len(tests)))]
+    counts = _texts(sizes)
+    if layout.by:
+        of_all, shares = float(sizes.values[0]), Estimate.of(results, "group_shares")
+        counts[1:] = [_count(of_all, share) for share in shares.cells()]
+    rows: list[tuple[Cell, ...]] = [("records", *counts, *[""] * (len(smd) + len(tests)))]
     for j in range(len(layout.columns)):
         if j in layout.numbers:
             rows += _rows_of_number(layout, results, j)
         elif j in layout.factors:
-            i, counts = tuple(layout.factors).index(j), sizes.values
+            i = tuple(layout.factors).index(j)
             for place in layout.shown(j):
                 level = layout.levels[place]
-                shares = Estimate.of(results, "shares")[:, place]
-                texts = [_count(float(counts[k]), shares[k]) for k in range(g)]
+                found = _by_column(layout, results, "shares")[:, place].cells()
+                texts = [
+                    _count(float(n), share) for n, share in zip(sizes.values, found, strict=True)
+                ]
                 gaps = _standardised(results, "share_smd", place) if layout.by else []
                 # A test is of the whole column, so it is in the first row alone.
                 p = _p_values(results, "chi2", i) if layout.by else []
                 first = place == layout.shown(j)[0]
                 rows.append((f"{level}, n (%)", *texts, *gaps, *(p if first else [""] * len(p))))
-    groups = [f"{layout.by}={name}" if layout.by else name for name in layout.groups]
     compared = _COMPARED.format(first=layout.groups[0], welch=_WELCH[g > 2]) if layout.by else ""
     title = f"Table 1: records by {layout.by}" if layout.by else "Table 1"
-    return Table(title, ("", *groups, *smd, *tests), tuple(rows), _TABLE.format(compared))
+    return Table(title, ("", *layout.named, *smd, *tests), tuple(rows), _TABLE.format(compared))
+
+
+def _by_column(layout: Layout, results: Results, name: str) -> Estimate:
+    """Return the estimates of all records, if there are groups, and of each group."""
+    groups = Estimate.of(results, name)
+    if not layout.by:
+        return groups
+    of_all = f"overall_{'count' if name == 'group_counts' else name}"
+    overall = Estimate.of(results, of_all)
+    if name != "group_counts":
+        overall = overall[None]
+    return overall.followed_by(groups)
 
 
 def _rows_of_number(layout: Layout, results: Results, j: int) -> Iterator[tuple[Cell, ...]]:
     """Yield the row of means and, if there is one, that of medians."""
     i, name, is_date = layout.numbers.index(j), layout.columns[j], j in layout.dates
-    means, deviations = (Estimate.of(results, key)[:, i] for key in ("mean", "deviation"))
+    means, deviations = (_by_column(layout, results, key)[:, i] for key in ("mean", "deviation"))
     texts = [
         f"{mean} ({deviation})"
         for mean, deviation in zip(_texts(means, is_date), _texts(deviations), strict=True)
@@ -153,7 +177,7 @@ def _rows_of_number(layout: Layout, results: Results, j: int) -> Iterator[tuple[
         more = [*_standardised(results, "smd", i), *_p_values(results, "welch", i)]
     yield (f"{name}, mean (SD)", *texts, *more)
     if "quantiles" in results:
-        found = Estimate.of(results, "quantiles")[:, i]
+        found = _by_column(layout, results, "quantiles")[:, i]
         parts = (_texts(found[:, k], is_date) for k in range(3))
         texts = [f"{middle} [{low}, {high}]" for low, middle, high in zip(*parts, strict=True)]
         yield (f"{name}, median [IQR]", *texts, *[""] * len(more))
@@ -226,38 +250,45 @@ def _balance(layout: Layout, results: Results) -> Bars:
 
 
 def _groups(layout: Layout, results: Results) -> Iterator[Table]:
-    """Yield means and deviations, shares, and quartiles of each group."""
-    named = [f"{layout.by}={name}" if layout.by else name for name in layout.groups]
-    sizes = zip(named, Estimate.of(results, "group_counts").cells(), strict=True)
-    yield Table("Groups", ("group", "records"), tuple(sizes), WITH_POPULATION)
+    """Yield means and deviations, shares, and quartiles of all records and of each group."""
+    columns: list[Iterable[str | Estimate]] = [
+        layout.named,
+        _by_column(layout, results, "group_counts").cells(),
+    ]
+    if layout.by:
+        columns.append(("", *Estimate.of(results, "group_shares").cells()))
+    heads = ("group", "records", "share")[: len(columns)]
+    yield Table("Groups", heads, tuple(zip(*columns, strict=True)), WITH_POPULATION)
     if layout.numbers:
         rows: list[tuple[str | Estimate, ...]] = [
-            (f"{layout.columns[j]}, {group}", *_of_number(results, k, i, j in layout.dates))
+            (f"{layout.columns[j]}, {group}", *_of_number(layout, results, k, i))
             for i, j in enumerate(layout.numbers)
-            for k, group in enumerate(named)
+            for k, group in enumerate(layout.named)
         ]
         quartiles = ("lower quartile", "median", "upper quartile") * ("quantiles" in results)
         headings = ("column and group", "mean", "deviation", *quartiles)
         yield Table("Numbers by group", headings, tuple(rows), WITH_POPULATION)
     if layout.factors:
-        shares = Estimate.of(results, "shares")
+        shares = _by_column(layout, results, "shares")
         cells = [
             (f"{level}, {group}", shares[k, i])
             for i, level in enumerate(layout.levels)
-            for k, group in enumerate(named)
+            for k, group in enumerate(layout.named)
         ]
         headings = ("category and group", "share of the group")
         yield Table("Shares by group", headings, tuple(cells), WITH_POPULATION)
 
 
-def _of_number(results: Results, k: int, i: int, is_date: bool) -> list[Estimate]:
+def _of_number(layout: Layout, results: Results, k: int, i: int) -> list[Estimate]:
     """Return mean and deviation, and with medians the quartiles, of a number in a group."""
-    places = [Estimate.of(results, "mean")[k, i]]
+    is_date = layout.numbers[i] in layout.dates
+    places = [_by_column(layout, results, "mean")[k, i]]
     if "quantiles" in results:
-        places += Estimate.of(results, "quantiles")[k, i].cells()
+        places += _by_column(layout, results, "quantiles")[k, i].cells()
     # A mean may be 0 in data units, so 0 in its interval does not mean that it is only noise.
     first, *rest = (in_days(replace(one, distinct=np.array(True)), is_date) for one in places)
-    return [first, in_years(Estimate.of(results, "deviation")[k, i], is_date), *rest]
+    deviation = _by_column(layout, results, "deviation")[k, i]
+    return [first, in_years(deviation, is_date), *rest]
 
 
 def _differences(layout: Layout, results: Results) -> Iterator[Table]:

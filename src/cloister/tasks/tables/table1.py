@@ -9,8 +9,8 @@ Tables of each column of categories by group are those of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, sqrt
 from typing import Annotated, ClassVar, Self
@@ -183,7 +183,7 @@ class Table1(Gaussian):
     @property
     def groups(self) -> tuple[str, ...]:
         """Names of the groups."""
-        return self.categories[self.by[0]] if self.by else ("all records",)
+        return self.categories[self.by[0]] if self.by else (journal.ALL,)
 
     @property
     def _n_groups(self) -> int:
@@ -408,7 +408,9 @@ class Table1(Gaussian):
             noisy ``counts``, possibly below 0, and ``shares`` of the group, of shape (n_groups,
             n_levels).
 
-            With groups: ``difference`` and ``smd``, of shape (n_groups - 1, n_numbers), and
+            With groups: ``group_shares`` of all records, of shape (n_groups,). ``overall_count`` of
+            shape (1,) and ``overall_mean`` and so on describe all records; their shapes have no
+            axis of groups. ``difference`` and ``smd``, of shape (n_groups - 1, n_numbers), and
             ``share_difference`` and ``share_smd`` of shape (n_groups - 1, n_levels). ``smd`` is
             the difference over the root of the mean of both variances. ``welch_statistic``,
             ``_df``, ``_p`` and ``_holm`` have the shape (n_numbers,), ``chi2_statistic`` and so on
@@ -422,40 +424,91 @@ class Table1(Gaussian):
             deviations and correlations have noise alone.
         """
         s, tables, moments = self._noisy(state)
-        sizes, of_size = self._sizes(tables, moments), self._of_size(s)
-        counts = inference.count_interval(sizes, sqrt(of_size))
-        results = counts.mapped(np.ravel).named("group_counts")
-        tests: dict[str, inference.Tested] = {}
-        if self.numbers:
-            sums, waves = np.split(moments[:, 1:], 2, axis=1)
-            noisy = comparison.Moments(sizes, sums, waves, of_size, s**2)
-            half, centre = (part[list(self.numbers)] for part in (grid.half_range, grid.centre))
-            means, groups = noisy.means(), noisy.groups()
-            found = {
-                "mean": means.mapped(lambda part: centre + half * part),
-                "deviation": noisy.variances().mapped(
-                    lambda part: half * np.sqrt(np.maximum(part, 0.0))
-                ),
-            }
-            if self.by:
-                gap = comparison.difference(groups, 2.0)
-                found["difference"] = gap.mapped(lambda part: half * part)
-                found["smd"] = comparison.standardised(groups, self.most_noise)
-                tests["welch"] = comparison.welch(groups)
-            results |= as_results(found)
-        if self.factors:
-            results |= self._of_factors(tables, s)
-            if self.by:
-                each = [inference.independence(table, s) for table in tables]
-                parts = zip(*(vars(one).values() for one in each), strict=True)
-                tests["chi2"] = inference.Tested(*map(np.array, parts))
-        results |= _corrected(tests)
-        if self.medians:
-            results |= self._quartiles(state, grid)
+        trees = _Trees(state["medians.values"], state["medians.noise"]) if self.medians else None
+        sizes = self._sizes(tables, moments)
+        counts = inference.count_interval(sizes, sqrt(self._of_size(s))).mapped(np.ravel)
+        results = counts.named("group_counts")
+        results |= self._described(s, tables, moments, trees, grid)
+        if self.by:
+            shares = inference.share_interval(sizes.T, sqrt(self._of_size(s)))
+            results |= shares.mapped(np.ravel).named("group_shares")
+            results |= self._overall(s, tables, moments, trees, grid)
+            results |= self._compared(s, tables, moments, grid)
         if self.correlations:
             products = self._products.results(part_of(state, "correlations."), grid)
             results |= {k: part for k, part in products.items() if k.startswith("correlation")}
         return results
+
+    def _described(
+        self, s: float, tables: list[Floats], moments: Floats, trees: _Trees | None, grid: Grid
+    ) -> dict[str, Floats]:
+        """Return what describes each group, of any number of groups."""
+        found: dict[str, Floats] = {}
+        if self.numbers:
+            noisy = self._moments_of(s, tables, moments)
+            half, centre = (part[list(self.numbers)] for part in (grid.half_range, grid.centre))
+            found |= noisy.means().mapped(lambda part: centre + half * part).named("mean")
+            deviations = noisy.variances().mapped(
+                lambda part: half * np.sqrt(np.maximum(part, 0.0))
+            )
+            found |= deviations.named("deviation")
+        found |= _joined(
+            {
+                "counts": inference.count_interval(table, s),
+                "shares": inference.share_interval(table, s),
+            }
+            for table in tables
+        )
+        return found | self._quartiles(trees, grid) if trees else found
+
+    def _overall(
+        self, s: float, tables: list[Floats], moments: Floats, trees: _Trees | None, grid: Grid
+    ) -> dict[str, Floats]:
+        """Return what describes all records; a sum over groups has the noise of all of them."""
+        tables = [table.sum(axis=0, keepdims=True) for table in tables]
+        moments = moments.sum(axis=0, keepdims=True)
+        more = sqrt(self._n_groups)
+        if trees:
+            noise = np.ceil(more * trees.noise).astype(np.int64)
+            trees = _Trees(trees.counts.sum(axis=0, keepdims=True), noise)
+        size = self._sizes(tables, moments)
+        count = inference.count_interval(size, more * sqrt(self._of_size(s))).mapped(np.ravel)
+        found = self._described(more * s, tables, moments, trees, grid)
+        return count.named("overall_count") | {
+            f"overall_{name}": values[0] for name, values in found.items()
+        }
+
+    def _compared(
+        self, s: float, tables: list[Floats], moments: Floats, grid: Grid
+    ) -> dict[str, Floats]:
+        """Return differences of groups to the first one, and tests."""
+        found: dict[str, Floats] = {}
+        tests: dict[str, inference.Tested] = {}
+        if self.numbers:
+            groups = self._moments_of(s, tables, moments).groups()
+            half = grid.half_range[list(self.numbers)]
+            gap = comparison.difference(groups, 2.0)
+            found |= gap.mapped(lambda part: half * part).named("difference")
+            found |= comparison.standardised(groups, self.most_noise).named("smd")
+            tests["welch"] = comparison.welch(groups)
+        if self.factors:
+            of_tables = [comparison.shares(table, s) for table in tables]
+            found |= _joined(
+                {
+                    "share_difference": comparison.difference(groups, 1.0),
+                    "share_smd": comparison.standardised(groups, self.most_noise),
+                }
+                for groups in of_tables
+            )
+            each = [inference.independence(table, s) for table in tables]
+            parts = zip(*(vars(one).values() for one in each), strict=True)
+            tests["chi2"] = inference.Tested(*map(np.array, parts))
+        return found | _corrected(tests)
+
+    def _moments_of(self, s: float, tables: list[Floats], moments: Floats) -> comparison.Moments:
+        sums, waves = np.split(moments[:, 1:], 2, axis=1)
+        sizes = self._sizes(tables, moments)
+        return comparison.Moments(sizes, sums, waves, self._of_size(s), s**2)
 
     def _sizes(self, tables: list[Floats], moments: Floats) -> Floats:
         """Return the number of records in each group with the least noise; shape (n_groups, 1)."""
@@ -465,25 +518,11 @@ class Table1(Gaussian):
             weights += 1 / table.shape[1]
         return np.asarray(whole[:, None] / weights)
 
-    def _of_factors(self, tables: list[Floats], s: float) -> dict[str, Floats]:
-        """Return counts, shares and differences of all categories, one column after another."""
-        parts: list[dict[str, Floats]] = []
-        for table in tables:
-            shares = inference.share_interval(table, s)
-            found = {"counts": inference.count_interval(table, s), "shares": shares}
-            if self.by:
-                groups = comparison.shares(table, s)
-                found["share_difference"] = comparison.difference(groups, 1.0)
-                found["share_smd"] = comparison.standardised(groups, self.most_noise)
-            parts.append(as_results(found))
-        return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
-
-    def _quartiles(self, state: GridState, grid: Grid) -> dict[str, Floats]:
+    def _quartiles(self, trees: _Trees, grid: Grid) -> dict[str, Floats]:
         """Return the quartiles of each number in each group."""
-        noise = state["medians.noise"]
         groups = [
-            self._trees.estimates({**self._cells, "counts": counts, "noise": noise}, grid)
-            for counts in state["medians.values"]
+            self._trees.estimates({**self._cells, "counts": counts, "noise": trees.noise}, grid)
+            for counts in trees.counts
         ]
         names = ("low", "high", "population_low", "population_high")
         ends = {f"quantiles_{name}": np.stack([one[name] for one in groups]) for name in names}
@@ -557,6 +596,22 @@ class Table1(Gaussian):
             dates=self.dates,
         )
         return tuple(journal.displays(layout, results))
+
+
+@dataclass(frozen=True)
+class _Trees:
+    """Counts of the finest cells by group, on the grid, and their noise."""
+
+    counts: Integers
+    noise: Integers
+
+
+def _joined(parts: Iterable[Mapping[str, Estimate]]) -> dict[str, Floats]:
+    """Return estimates of the categories of each column, one column after another."""
+    each = list(map(as_results, parts))
+    if not each:
+        return {}
+    return {name: np.concatenate([part[name] for part in each], axis=1) for name in each[0]}
 
 
 def _precise(results: Results) -> str:

@@ -126,6 +126,34 @@ def test_medians_and_correlations_have_blocks_of_their_own() -> None:
     assert any(isinstance(one, Heatmap) for one in shown(release))
 
 
+def test_all_records_together_are_pandas_and_their_noise_is_that_of_all_groups() -> None:
+    frame, plan = people(), planned(n=3000, medians=True)
+    numbers = frame[["age", "bmi"]]
+    exact = {
+        "count": [3000.0],
+        "mean": numbers.mean(),
+        "deviation": numbers.std(),
+        "shares": [frame[name].eq(level).mean() for name in ("stage", "smokes", "sex")
+                   for level in {"smokes": (False, True), **WORDS}[name]],
+        "quantiles": numbers.quantile([0.25, 0.5, 0.75]).T,
+    }  # fmt: skip
+    found = released(frame, epsilon=1000.0, medians=True).results
+    for name, values in exact.items():
+        near = 0.3 if name == "quantiles" else 3e-3
+        assert found[f"overall_{name}"] == pytest.approx(np.asarray(values), abs=near), name
+    shares = frame["arm"].value_counts(normalize=True)[list(ARMS)]
+    assert found["group_shares"] == pytest.approx(shares.to_numpy(), abs=1e-4)
+    hits = {name: [] for name in exact}  # seeded: it never fails by chance
+    records = encoded(plan, frame)
+    for run in range(20):
+        noisy = rerun(plan, records, np.random.default_rng([9, run]))
+        for name, values in exact.items():
+            low, high = (noisy[f"overall_{name}_{end}"] for end in ("low", "high"))
+            hits[name].append((low <= np.asarray(values)) & (np.asarray(values) <= high))
+    for name, of in hits.items():
+        assert np.mean(of) >= 0.85, name
+
+
 def shown(release: Release) -> tuple[Any, ...]:
     return present(release).displays
 
@@ -133,15 +161,17 @@ def shown(release: Release) -> tuple[Any, ...]:
 def test_the_first_table_is_that_of_a_journal() -> None:
     first, picture, *others = shown(released(people(arms=2), 2, medians=True))
     assert isinstance(first, Table)
-    assert first.headings == ("", "arm=control", "arm=low", "SMD", "p", "p after Holm")
+    heads = ("", "all records", "arm=control", "arm=low", "SMD", "p", "p after Holm")
+    assert first.headings == heads
     rows = {str(row[0]): [cell_text(cell) for cell in row[1:]] for row in first.rows}
     assert list(rows) == [
         *("records", "age, mean (SD)", "age, median [IQR]", "bmi, mean (SD)", "bmi, median [IQR]"),
         *("stage=I, n (%)", "stage=II, n (%)", "stage=III, n (%)", "smokes=1, n (%)"),
         "sex=m, n (%)",
     ]
-    assert rows["age, mean (SD)"][3] == "< 0.001"
-    assert rows["stage=II, n (%)"][3:] == ["", ""]  # one test for the column
+    assert rows["age, mean (SD)"][4] == "< 0.001"
+    assert rows["stage=II, n (%)"][4:] == ["", ""]  # one test for the column
+    assert rows["records"][:2] == ["3,000", "1,803 (60.1 %)"]
     assert "Welch's t-test" in first.note
     assert isinstance(picture, Bars)
     assert picture.points
