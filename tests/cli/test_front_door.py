@@ -26,6 +26,7 @@ def test_the_command_alone_shows_where_to_begin(capsys: pytest.CaptureFixture[st
     assert shown.err == ""
     assert [line.split()[1] for line in shown.out.splitlines() if line.startswith("  ")] == [
         "demo",
+        "ask",
         "schema",
         "check",
         "plan",

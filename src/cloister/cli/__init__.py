@@ -60,6 +60,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "console": "analyse files, or decide on a silo's jobs, in a browser on this machine",
     },
     "ask": {
+        "ask": "answer a question on files: propose columns, show the price, run",
         "cluster": "run private k-means over files, each file a silo",
         "classify": "train a classifier: naive Bayes, logistic regression or a forest",
         "regress": "train a linear regression",

@@ -7,6 +7,11 @@ _COST = "--epsilon 1 --nominal-n 15000 --cap-epsilon 3"
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("demo", "demo --out shown"),
+    "ask": (
+        "ask north.csv east.csv --question describe --codebook codebook.csv",
+        "ask north.csv east.csv --question logistic --set target=diabetes --bounds diabetes=yes-no "
+        "--bounds age=20..85 --bounds bmi=10..80 --epsilon 1 --cap-epsilon 3 --max-loss 0.1 --yes",
+    ),
     "cluster": (
         f"cluster {_FILES} --columns age,bmi,systolic --k 3 {_COST} --out groups",
         f"cluster {_FILES} --k auto:2..8 {_COST} --out groups",
@@ -86,6 +91,7 @@ cloister: private data mining for organisations that may not pool their records.
 
 First steps:
   cloister demo                     three hospitals find groups of real patients, in seconds
+  cloister ask FILES ...            from files to an answer, in one dialogue
   cloister schema init FILE         draft a schema of your columns, without reading values
   cloister check FILE --schema S    count usable rows, with the defects of the others
   cloister plan --schema S ...      show cost and expected error of an analysis, at no cost

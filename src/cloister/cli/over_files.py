@@ -265,10 +265,17 @@ def _chosen_by_options(name: str, args: argparse.Namespace) -> TaskOptions:
     task, options = TASKS[name], options_from(args, TASKS[name])
     if not hasattr(task, "steps_before"):
         return task, options
-    schema = Schema.load(args.schema)
-    columns = schema.select(args.columns) if args.columns else schema
-    if before := task.steps_before(columns.public, options):
-        return TASKS["pipeline"], {"steps": [*before, (name, options)]}
+    return after_steps(task, options, Schema.load(args.schema), args.columns)
+
+
+def after_steps(
+    task: type[Task], options: dict[str, Any], schema: Schema, columns: Sequence[str] | None
+) -> TaskOptions:
+    """Return a task and its options, after the steps that its columns require, if any."""
+    steps_before = getattr(task, "steps_before", None)
+    used = schema.select(columns) if columns else schema
+    if steps_before and (before := steps_before(used.public, options)):
+        return TASKS["pipeline"], {"steps": [*before, (task.name, options)]}
     return task, options
 
 

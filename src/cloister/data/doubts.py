@@ -80,7 +80,7 @@ def _of_sign(column: Column, words: Sequence[str], sign: str, *, groups: bool) -
     remedy = None if groups else Remedy("thousands", sign)
     how = "read this file with other signs" if remedy is None else str(remedy)
     return Doubt(
-        f"column {column.name!r}: {_quoted(Counter(words))} are read as {read}, but may be "
+        f"column {column.name!r}: {_quoted(Counter(words))} read as {read}, but may be "
         f"{instead}: {how}",
         remedy,
     )

@@ -436,6 +436,18 @@ class Schema(_Contract):
         )
         return type(self)(**{**dict(self), **settings, "columns": changed})
 
+    def format_settings(self) -> dict[str, Any]:
+        """Return the settings of the file format that are not the default, see `written_as`."""
+        settings = {key: getattr(self, key) for key in _WRITING}
+        plain = {"decimal": ".", "multiline": False}
+        chosen = {key: value for key, value in settings.items() if value != plain.get(key, "")}
+        columns = {
+            column.name: {key: value for key in _OF_FILES if (value := getattr(column, key))}
+            for column in self.columns
+        }
+        changed = {name: keys for name, keys in columns.items() if keys}
+        return {**chosen, **({"columns": changed} if changed else {})}
+
     def grid(self, frac_bits: int = 16) -> Grid:
         """Return the public box of the columns with its lattice."""
         low = tuple(column.min for column in self.columns)
@@ -759,6 +771,27 @@ def read_cell(key: str, text: str, kind: str) -> str | float | tuple[str, ...]:
         return float(text)
     except ValueError:
         return text
+
+
+def read_bounds(text: str, kind: str = "") -> dict[str, Any]:
+    """Return the type and the public bounds of a column from a short text.
+
+    Parameters
+    ----------
+    text : str
+        ``0..120``, ``2010-01-01..2026-01-01``, ``female|male`` or ``yes-no``.
+    kind : str
+        The declared type; by default that of the text.
+    """
+    if text.strip().lower() in ("yes-no", "no-yes", "boolean"):
+        return {"type": "boolean", "min": 0.0, "max": 1.0}
+    low, dots, high = text.partition("..")
+    if not dots:
+        return {"type": "category", "categories": read_cell("categories", text, "category")}
+    ends = [read_cell("min", end, "") for end in (low, high)]
+    is_number = all(isinstance(end, float) for end in ends)
+    own = kind if kind in ("number", "integer", "date") else "number" if is_number else "date"
+    return {"type": own, "min": ends[0], "max": ends[1]}
 
 
 def _sentence(error: ValidationError) -> str:

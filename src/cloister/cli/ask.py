@@ -1,0 +1,284 @@
+"""``cloister ask``: from files to an answer in one dialogue, or in one line of options.
+
+It drafts the contract from headers, a codebook and a person's bounds, never from values. How each
+file is written is then taken from the reader's report on it, as with ``cloister check``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from cloister.app.files import name_silos, prepare_folder, schemas_of
+from cloister.app.forecast import expected
+from cloister.app.payment import LEDGER_VARIABLE
+from cloister.app.text import attacker_sentence
+from cloister.cli.options import (
+    add_max_loss_argument,
+    add_reading_argument,
+    add_set_argument,
+    job_of,
+    task_options,
+)
+from cloister.cli.output import Output, ask
+from cloister.cli.over_files import TaskCommand, after_steps
+from cloister.core.capability import CAPABILITIES
+from cloister.core.display import Table
+from cloister.core.errors import PlanError
+from cloister.core.files import write_text
+from cloister.data import Remedy, declared_types, header, refuse_loss, roles_of
+from cloister.data.check import fitted
+from cloister.data.schema import Column, Schema, read_bounds, read_codebook
+from cloister.tasks import TASKS
+from cloister.tasks.options import options_of
+
+QUESTIONS = tuple(
+    name
+    for name, row in CAPABILITIES.items()
+    if row.command or (row.question and name != "apriori")
+)
+"""Tasks that answer a question on a table; baskets have the command ``rules``."""
+_ONLY_NAMED = ("survival",)  # tasks that use no other column than their options name
+_HOW = "NAME=LOW..HIGH, NAME=A|B|C, NAME=yes-no or NAME=DATE..DATE"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="each file is a silo, in its own format"
+    )
+    parser.add_argument(
+        "--question", choices=QUESTIONS, metavar="NAME", help=f"one of {', '.join(QUESTIONS)}"
+    )
+    parser.add_argument("--codebook", type=Path, help="CSV or TOML with name, type, min, max, ...")
+    parser.add_argument(
+        "--bounds",
+        action="append",
+        default=[],
+        metavar="NAME=LOW..HIGH",
+        help=f"public bounds of a column: {_HOW}; may be repeated",
+    )
+    parser.add_argument(
+        "--unit", metavar="COLUMN", help="column that identifies the person (default: each row)"
+    )
+    parser.add_argument(
+        "--max-rows", type=int, metavar="N", help="with --unit: rows of a person (default: 1)"
+    )
+    add_set_argument(parser)
+    parser.add_argument("--epsilon", type=float, metavar="E", help="privacy budget")
+    parser.add_argument(
+        "--nominal-n", type=int, metavar="N", help="public number of records in all files"
+    )
+    parser.add_argument(
+        "--dataset", metavar="NAME", help="name in the ledger (default: names of the files)"
+    )
+    parser.add_argument("--cap-epsilon", type=float, metavar="E", help="cap of a new data set")
+    parser.add_argument(
+        "--ledger", type=Path, metavar="PATH", help=f"ledger to charge (default: {LEDGER_VARIABLE})"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("answer"), metavar="DIR", help="folder (default: answer)"
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="accept columns, reading and price without a question"
+    )
+    add_reading_argument(parser)
+    add_max_loss_argument(parser)
+    # The other options of a job over files.
+    parser.set_defaults(
+        baskets=[], cache_dir=None, columns=None, delta=None, study="default", min_silos=0,
+        confirm_same_content=False,
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
+    """Propose a schema, show the price, and run the question after a confirmation."""
+    silos = name_silos(args.files)
+    names = _common_columns(silos.values())
+    question = args.question or _asked("Question", "--question", ", ".join(QUESTIONS))
+    if question not in QUESTIONS:
+        raise PlanError(f"question must be one of {', '.join(QUESTIONS)}, got {question!r}.")
+    task, options = TASKS[question], _options(args, question, names)
+    named = roles_of(options) | _named_columns(options, names)
+    schema = _confirmed(args, names, named, question, out)
+    if question in _ONLY_NAMED:  # each further column would add to the noise
+        args.columns = schema.select(named).names
+    # How a file is written may be given; what else is needed, the reader's report proposes.
+    started = schemas_of(schema, silos.values(), args.reading)
+    reading, reports = {}, []
+    for path in silos.values():
+        accept = partial(_accept, path.name, ask_person=not args.yes)
+        own, remedies, report = fitted(path, started[path], args.columns, accept=accept)
+        reports.append(report)
+        reading[path.name] = own.format_settings()
+        for remedy in remedies:
+            column = f", column {remedy.column!r}" if remedy.column else ""
+            out.say(f"{path.name}{column}: {remedy}")
+    # Before the price, since a person would else decide on a job that cannot run.
+    refuse_loss(reports, roles_of(options), args.max_loss)
+    if args.epsilon is None:
+        answer = _asked("Privacy budget, epsilon; 1 is usual", "--epsilon")
+        args.epsilon = _number("epsilon", answer)
+    if args.nominal_n is None and (n := ask("Public number of records (Enter: unknown): ")):
+        args.nominal_n = int(_number("nominal_n", n))
+    task, options = after_steps(task, options, schema, args.columns)
+    plan = job_of(args, task, schema, silos, options).plan
+    out.paragraph(f"\nIt costs {plan.budget}. {attacker_sentence(plan.events(), plan.unit)}")
+    for table in expected(plan) if args.nominal_n else ():
+        out.table(table)
+    if not args.yes and not (ask("Run it? [y/N] ") or _nobody("--yes")).lower().startswith("y"):
+        out.say("Nothing was spent.")
+        return {"ran": False}
+    prepare_folder(args.out)
+    args.schema, args.reading = args.out / "schema.toml", args.out / "reading.toml"
+    write_text(args.schema, schema.to_toml())
+    write_text(args.reading, tomli_w.dumps(reading))
+    return TaskCommand(lambda parser: None, lambda _: (task, options)).run(args, out)
+
+
+# Columns ------------------------------------------------------------------------------------------
+
+
+def _common_columns(files: Iterable[Path]) -> tuple[str, ...]:
+    """Return the names that all headers have, in the order of the first."""
+    headers = [header(path) for path in files]
+    names = tuple(name for name in headers[0] if name and all(name in one for one in headers))
+    if not names:
+        raise PlanError("the files have no column in common; give each the same header.")
+    return names
+
+
+def _confirmed(
+    args: argparse.Namespace,
+    names: Sequence[str],
+    named: frozenset[str],
+    question: str,
+    out: Output,
+) -> Schema:
+    """Return the schema of the columns whose bounds are known, confirmed by a person."""
+    entries: dict[str, dict[str, Any]] = {
+        name: dict(entry) for name, entry in declared_types(args.files[0]).items() if name in names
+    }
+    if args.codebook:
+        known = read_codebook(args.codebook)
+        entries |= {name: {**known[name], "name": name} for name in names if name in known}
+    _add_bounds(entries, args.bounds, names)
+    is_open = True
+    while is_open:
+        columns = {name: column for name in names if (column := _column(name, entries.get(name)))}
+        missing = sorted(named - columns.keys())
+        rows = tuple((name, *_described(columns.get(name))) for name in names if name != args.unit)
+        out.table(Table("Columns", ("column", "type", "public bounds"), rows))
+        is_open = bool(missing or not columns)
+        answer = None if args.yes else ask(f"Change bounds ({_HOW}), or Enter to go on: ")
+        if answer:
+            is_open = True
+            try:
+                _add_bounds(entries, shlex.split(answer), names)
+            except (PlanError, ValueError) as error:  # earlier answers are kept
+                out.warn(str(error))
+        elif is_open and answer is None:
+            lacking = ", ".join(missing) or "some column"
+            raise PlanError(
+                f"public bounds of {lacking} are not known; give --codebook, or --bounds "
+                f"{missing[0] if missing else 'NAME'}=LOW..HIGH, from a guideline and never from "
+                "the records."
+            )
+    rows_of_unit = (args.max_rows or 1) if args.unit else None
+    return Schema(
+        dataset=args.dataset or "-".join(sorted(name_silos(args.files))),
+        unit=args.unit or "row",
+        max_rows=rows_of_unit,
+        columns=tuple(column for name, column in columns.items() if name != args.unit),
+    )
+
+
+def _add_bounds(
+    entries: dict[str, dict[str, Any]], texts: Iterable[str], names: Sequence[str]
+) -> None:
+    """Add bounds given as text; the type that a codebook or file declares stays."""
+    for text in texts:
+        name, equals, bounds = text.partition("=")
+        if not equals or name not in names:
+            raise PlanError(f"bounds must be {_HOW} of a column of all files, got {text!r}.")
+        kind = entries.get(name, {}).get("type", "")
+        entries[name] = {**entries.get(name, {}), **read_bounds(bounds, kind)}
+        _column(name, entries[name], is_given=True)
+
+
+def _column(name: str, entry: Mapping[str, Any] | None, *, is_given: bool = False) -> Column | None:
+    """Return the column of an entry; None if its bounds are not complete."""
+    keys = {key: value for key, value in (entry or {}).items() if value not in ("", None)}
+    try:
+        return Column(**{**keys, "name": name})
+    except PlanError:
+        if is_given:
+            raise
+        return None
+
+
+def _described(column: Column | None) -> tuple[str, str]:
+    if column is None:
+        return "left out", ""
+    ends = "yes or no" if column.type == "boolean" else f"{column.min:g} to {column.max:g}"
+    return column.type, ", ".join(column.categories) or ends
+
+
+# Options ------------------------------------------------------------------------------------------
+
+
+def _options(args: argparse.Namespace, question: str, names: Sequence[str]) -> dict[str, Any]:
+    """Return the options of a task, of which a person is asked those without a default."""
+    task = TASKS[question]
+    options = task_options(task, args.set)
+    row = CAPABILITIES[question].question
+    start = dict(row.start) if row else {}
+    required = {option.name: option.help for option in options_of(task) if option.required}
+    for name in dict.fromkeys((*required, *start)):
+        if name in options:
+            continue
+        if default := start.get(name):
+            answer = (None if args.yes else ask(f"{name} (Enter: {default}): ")) or default
+        else:
+            answer = _asked(f"{name}: {required.get(name, name)}", f"--set {name}=...")
+        options |= task_options(task, [f"{name}={answer}"])
+    unknown = [name for name in roles_of(options) if name not in names]
+    if unknown:
+        raise PlanError(f"all files need a column {unknown[0]!r}; they have {', '.join(names)}.")
+    return options
+
+
+def _named_columns(options: Mapping[str, Any], names: Sequence[str]) -> frozenset[str]:
+    """Return the columns that options name."""
+    values = [v if isinstance(v, list | tuple) else [v] for v in options.values()]
+    return frozenset(v for several in values for v in several if isinstance(v, str) and v in names)
+
+
+def _asked(what: str, option: str, choices: str = "") -> str:
+    """Return a person's answer, or raise an error that names the option."""
+    return ask(f"{what}{f' ({choices})' if choices else ''}: ") or _nobody(option)
+
+
+def _nobody(option: str) -> str:
+    raise PlanError(f"{option} must be given, since nobody answered at a terminal.")
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise PlanError(f"{name} must be a number, got {text!r}.") from None
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+def _accept(file: str, _: Remedy, why: str, *, ask_person: bool) -> bool:
+    """Return a person's decision on a setting that is only likely."""
+    answer = ask(f"{file}, {why}. Set this? [y/N] ") if ask_person else None
+    return (answer or "").lower().startswith("y")

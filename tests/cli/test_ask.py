@@ -1,0 +1,159 @@
+"""``cloister ask``: from dirty files to an answer, in a dialogue or without a person."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloister.cli import ask as command
+from cloister.cli import main
+from cloister.core.files import toml_of
+from cloister.data.schema import Schema
+
+BOOK = """name,type,min,max,categories
+days,number,0,2500,
+dead,boolean,,,
+sex,category,,,female|male
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Three files, each in another format, and a codebook."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLOISTER_LEDGER", str(tmp_path / "ledger.db"))
+    rng = random.Random(0)
+    rows = [
+        [(rng.uniform(0, 2000), rng.random() < 0.5, rng.randrange(2)) for _ in range(300)]
+        for _ in range(3)
+    ]
+    german = [
+        f"{days:,.1f};{'NJ'[dead]};{('female', 'male')[sex]}".translate({44: 46, 46: 44})
+        for days, dead, sex in rows[0]
+    ]
+    english = [f'{"FM"[sex]},"{days:,.1f}",{("no", "yes")[dead]}' for days, dead, sex in rows[1]]
+    french = [
+        f"{('non', 'oui')[dead]}\t{('female', 'male')[sex]}\t{days:.1f}".replace(".", ",")
+        for days, dead, sex in rows[2]
+    ]
+    for name, encoding, lines in (
+        ("klinik.csv", "latin-1", ["days;dead;sex", *german]),
+        ("clinic.csv", "utf-8-sig", ["sex,days,dead", *english]),
+        ("clinique.csv", "utf-16", ["dead\tsex\tdays", *french]),
+    ):
+        Path(name).write_bytes("\n".join(lines).encode(encoding))
+    Path("book.csv").write_text(BOOK)
+    return ["klinik.csv", "clinic.csv", "clinique.csv"]
+
+
+ROLES = ["--question", "survival", "--set", "time=days", "--set", "event=dead"]
+PAID = ["--epsilon", "5", "--cap-epsilon", "9", "--nominal-n", "900"]
+
+
+@pytest.fixture
+def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Return a function that sets the answers of a person, and returns the questions heard."""
+
+    def answering(*answers: str) -> list[str]:
+        heard: list[str] = []
+        left = iter(answers)
+        monkeypatch.setattr(command, "ask", lambda text: (heard.append(text), next(left))[1])
+        return heard
+
+    return answering
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    code = main(["ask", *args])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_three_formats_end_in_one_answer(files: list[str], capsys: Any) -> None:
+    code, text, _ = run(capsys, *files, *ROLES, *PAID, "--codebook", "book.csv", "--yes", "--json")
+    assert code == 0
+    document = json.loads(text)
+    assert document["columns"] == ["days", "dead"]  # another column would add noise
+    assert abs(document["results"]["survival"][0][0] - 1) < 0.2
+    reading = toml_of(Path("answer/reading.toml").read_text())
+    assert reading["klinik.csv"]["decimal"] == reading["clinique.csv"]["decimal"] == ","
+    assert reading["clinic.csv"] == {"thousands": ","}
+    assert reading["clinique.csv"]["columns"]["dead"]["spellings"]["true"] == ["oui"]
+    assert Schema.load("answer/schema.toml").names == ("days", "dead", "sex")
+
+
+def test_a_person_answers_five_questions_at_most(
+    files: list[str], capsys: Any, person: Callable[..., list[str]]
+) -> None:
+    given = ["--codebook", "book.csv", "--cap-epsilon", "9"]
+    heard = person("survival", "days", "dead", "", "5", "900", "yes")
+    code, text, _ = run(capsys, *files, *given)
+    assert code == 0
+    assert len(heard) <= 5 + 2  # and the confirmations of columns and of the price
+    assert "It costs epsilon=5" in text
+
+
+def test_a_guess_needs_a_person(
+    files: list[str], capsys: Any, person: Callable[..., list[str]]
+) -> None:
+    by = [*ROLES, "--set", "by=sex", *PAID, "--codebook", "book.csv"]
+    code, _, error = run(capsys, *files, *by, "--yes")
+    assert code == 4
+    assert "'F', 'M'" in error or "'M', 'F'" in error
+    assert not Path("ledger.db").exists()
+    heard = person("", "y", "y")
+    assert run(capsys, *files, *by)[0] == 0
+    assert "clinic.csv" in heard[1]
+
+
+def test_declining_the_price_spends_nothing(
+    files: list[str], capsys: Any, person: Callable[..., list[str]]
+) -> None:
+    person("", "n")
+    code, text, _ = run(capsys, *files, *ROLES, *PAID, "--codebook", "book.csv")
+    assert (code, Path("ledger.db").exists(), Path("answer").exists()) == (0, False, False)
+    assert "Nothing was spent." in text
+
+
+def test_bounds_are_corrected_in_the_table(
+    files: list[str], capsys: Any, person: Callable[..., list[str]]
+) -> None:
+    person("days=0..9 what=1..2", "days=9..0", "days=0..2500 dead=yes-no", "", "n")
+    code, text, error = run(capsys, *files, *ROLES, *PAID)
+    assert code == 0
+    assert "0 to 2500" in text
+    assert "'what=1..2'" in error
+    assert "min must be below max" in error
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([], "--question must be given"),
+        (["--question", "survival"], "--set time=... must be given"),
+        (ROLES, "--bounds days=LOW..HIGH"),
+        ([*ROLES, "--codebook", "book.csv"], "--epsilon must be given"),
+        ([*ROLES, *PAID, "--codebook", "book.csv"], "--yes must be given"),
+        ([*ROLES, "--set", "by=town"], "column 'town'"),
+        ([*ROLES, "--bounds", "days"], "bounds must be"),
+    ],
+)
+def test_without_a_person_an_error_names_the_option(
+    files: list[str], capsys: Any, args: list[str], says: str
+) -> None:
+    code, _, error = run(capsys, *files, *args)
+    assert code == 3
+    assert says in error
+    assert not Path("ledger.db").exists()
+
+
+def test_files_without_a_common_column_are_refused(files: list[str], capsys: Any) -> None:
+    Path("other.csv").write_text("x\n1\n")
+    code, _, error = run(capsys, *files, "other.csv", *ROLES)
+    assert code == 3
+    assert "no column in common" in error
