@@ -7,9 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.silo.test_commands import Home, home, keys
 
+from cloister.core.capability import QUESTIONS
 from cloister.data.samples import write_patients
 from cloister.protocol.lifecycle import SiloState
 
@@ -61,18 +63,22 @@ def test_a_person_gets_from_files_to_a_report_at_a_desk(visit: Open, hospitals: 
     desk.check("columns")
     keep_what_is_lost(desk)
     desk.check()
-    for label in page.locator("[aria-label='Columns to use'] label").all():
+    page.click("button:text('Which groups are there?')")
+    page.wait_for_selector("text=Number of clusters")
+    for label in page.locator("[aria-label='Columns to use'] label.choice").all():
         label.locator("input").set_checked(label.inner_text().strip() in COLUMNS)
     page.fill("[name=nominal_n]", "15000")
     page.fill("[name=cap_epsilon]", "10")
     page.wait_for_selector("button:text('Spend epsilon 1 and')")
     page.focus("[name=epsilon]")
-    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowUp")
     page.wait_for_selector("button:text('Spend epsilon 1.1 and')")  # nothing else was pressed
     desk.check("question")
     page.click("button:text('Spend')")
     desk.arrive("Here is the answer")  # the page renews itself
     desk.check("answer")
+    assert "Three groups" in page.inner_text(".verdict")
+    assert page.evaluate("document.querySelector('.picture img').naturalWidth > 0")
     page.route("**/reports/*", awake)
     page.click("text=Read the report")
     desk.arrive("Three groups of patients")
@@ -88,13 +94,99 @@ def test_the_desk_works_without_scripts(visit: Open, hospitals: Path) -> None:
     page = desk.page
     choose(desk)
     keep_what_is_lost(desk)
+    page.click("button:text('Which groups are there?')")
+    page.wait_for_selector("text=Number of clusters")
     page.fill("[name=nominal_n]", "15000")
     page.fill("[name=cap_epsilon]", "10")
-    page.click("button.second:text('Show cost and precision')")
+    page.click("button:text('Show cost and precision'):visible >> nth=-1")
     page.wait_for_selector("text=Expected error of a centre")
     assert page.input_value("[name=nominal_n]") == "15000"
     page.click("button:text('Spend')")
     page.wait_for_selector("h1:text-matches('At work|Here is the answer')")
+
+
+CODES = (
+    ("sex", "category", "", "", "f|m"),
+    ("age", "integer", "18", "100", ""),
+    ("bmi", "number", "10", "60", ""),
+    ("treated", "boolean", "", "", ""),
+    ("days", "integer", "0", "1000", ""),
+    ("dead", "boolean", "", "", ""),
+    ("risk_score", "number", "0", "1", ""),
+    ("seen", "date", "2015-01-01", "2025-01-01", ""),
+)
+
+
+@pytest.fixture
+def dirty(tmp_path: Path) -> Path:
+    """Files of three organisations with other words for yes, commas, dates and encodings."""
+    folder = tmp_path / "dirty"
+    folder.mkdir()
+    rng = np.random.default_rng(3)
+    names = [name for name, *_ in CODES]
+    for file, sign, words, code in (
+        ("north.csv", ";", ("N", "J"), "utf-8-sig"),
+        ("east.csv", "\t", ("nein", "ja"), "utf-16"),
+        ("south.csv", ";", ("no", "yes"), "latin-1"),
+    ):
+        lines = [sign.join(names)]
+        for _ in range(400):
+            cells = (
+                *("fm"[rng.integers(2)], str(rng.integers(20, 90))),
+                *(f"{rng.uniform(16, 40):.1f}", words[rng.integers(2)]),
+                *(str(rng.integers(1, 1000)), words[rng.integers(2)]),
+                *(f"{rng.uniform():.3f}", f"{rng.integers(1, 28):02d}.03.2019"),
+            )
+            # Points in numbers become commas; those in dates stay.
+            lines.append(sign.join([*(c.replace(".", ",") for c in cells[:-1]), cells[-1]]))
+        (folder / file).write_text("\n".join(lines) + "\n", encoding=code)
+    book = ["name,type,min,max,categories", *(",".join(row) for row in CODES)]
+    (folder / "codebook.csv").write_text("\n".join(book))
+    return folder
+
+
+MOST_CLICKS = 12
+
+
+def test_every_kind_of_report_is_at_most_twelve_clicks_from_dirty_files(
+    visit: Open, dirty: Path
+) -> None:
+    desk = visit("--folder", str(dirty))
+    page, clicks = desk.page, {}
+    page.route("**/reports/*", awake)
+
+    def click(what: str) -> None:
+        clicks[name] = clicks.get(name, 0) + 1
+        page.click(what)
+
+    def enter(field: str, text: str) -> None:
+        click(f"[name={field}]")
+        page.fill(f"[name={field}]", text)
+
+    for name, question in QUESTIONS.items():
+        desk.go("/")
+        click("[name=meaning]")
+        page.select_option("[name=meaning]", "codebook.csv")
+        click("button:text('Next')")
+        desk.arrive("What do the columns mean?")
+        click("#columns button:text('Next')")
+        click("button:text('Apply all')")
+        desk.arrive("What do you want to know?")
+        click(f"button[name=ask][value={name}]")
+        page.wait_for_selector(f"[name=of][value={name}]", state="attached")
+        enter("nominal_n", "5000")
+        if page.locator("[name=cap_epsilon]").count():
+            enter("cap_epsilon", "50")
+        click("button:text('Spend')")
+        desk.arrive("Here is the answer")
+        assert page.inner_text(".verdict"), question.title
+        click("text=Read the report")
+        page.wait_for_selector("main")
+    assert clicks.keys() == QUESTIONS.keys()
+    assert max(clicks.values()) <= MOST_CLICKS
+    desk.go("/")
+    assert page.locator("tbody tr").count() == len(QUESTIONS)
+    desk.check("answers")
 
 
 def test_a_silo_decides_by_the_keyboard_alone(visit: Open, home: Home) -> None:

@@ -34,7 +34,7 @@ def curve(errors: Mapping[float, float], chosen: float) -> str:
         marks.append(
             f'<line x1="{x}" x2="{x}" y1="{y}" y2="{HEIGHT - _BOTTOM}"/>'
             f'<circle cx="{x}" cy="{y}" r="{6 if kind else 3.5}"/>'
-            f'<text{kind} x="{x}" y="{y - 12}">\u00b1 {error:.2g}</text>'
+            f'<text{kind} x="{x}" y="{y - 12}">\u00b1 {_short(error)}</text>'
             f'<text{kind} x="{x}" y="{HEIGHT - 20}">{epsilon:g}</text>'
         )
     line = " ".join(f"{x},{y}" for x, y, *_ in points)
@@ -44,6 +44,11 @@ def curve(errors: Mapping[float, float], chosen: float) -> str:
         f'{"".join(marks)}<polyline points="{line}"/>'
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 3}">epsilon</text></svg>'
     )
+
+
+def _short(value: float) -> str:
+    """Return a number with two digits, such as 330 or 0.0047."""
+    return f"{float(f'{value:.2g}'):,.15g}"
 
 
 def _scaled(values: Iterable[float], low: float, high: float) -> dict[float, float]:

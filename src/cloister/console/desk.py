@@ -82,8 +82,9 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         form = request.state.form
         state = _Columns.of(folder, form).with_form(form)
         try:
-            if "apply" in form:
-                state = state.applied(form["apply"])
+            proposals = form.getlist("proposal" if "apply-all" in form else "apply")
+            for proposal in proposals:
+                state = state.applied(proposal)
             schema = state.schema()
             losses = () if AS_IS in form else _losses(state.files, schema)
             if losses:
@@ -308,7 +309,10 @@ class _Columns:
             return replace(self, head={**self.head, key: text})
         if key not in _CELLS or column not in self.columns:
             raise PlanError("this button names no setting; load its page again.")
-        cells = {**self.columns[column], key: text}
+        cells = dict(self.columns[column])
+        if key == "spellings" and cells.get(key):  # files may have different words
+            text = "; ".join(dict.fromkeys(f"{_text(cells[key])}; {text}".split("; ")))
+        cells[key] = text
         return replace(self, columns={**self.columns, column: cells})
 
     @property
@@ -398,8 +402,12 @@ class Loss:
 
 
 def _losses(files: Iterable[Path], schema: Schema) -> list[Loss]:
-    """Return the reasons why rows of the files are excluded; empty if few rows are."""
+    """Return the reasons why rows of the files are excluded; empty if few rows are.
+
+    Reasons with the same remedy are one, since a field of the page is for all files.
+    """
     losses: list[Loss] = []
+    found: dict[tuple[str, str], list[str]] = {}
     for file in files:
         report = check_file(file, schema)
         if not (report.causes or is_above(report)):
@@ -409,11 +417,18 @@ def _losses(files: Iterable[Path], schema: Schema) -> list[Loss]:
         for column in sorted(report.columns, key=lambda one: -one.lost):
             if column.cause:
                 rows = f" ({column.lost:,} rows)" if column.lost else ""
-                losses.append(Loss(f"{file.name}: {column.cause}{rows}.", *_on_page(column.remedy)))
+                sentence = f"{file.name}: {column.cause}{rows}."
+                found.setdefault(_on_page(column.remedy), []).append(sentence)
             elif column.sentence:
                 losses.append(Loss(f"{file.name}: {column.sentence}"))
-    # Several files often have the same cause.
-    return list(dict.fromkeys(losses))
+    for (way_out, apply), sentences in found.items():
+        if not way_out:
+            losses += map(Loss, sentences)
+            continue
+        n = len(sentences) - 1
+        more = f" The same remedy suits {n} other column{'s' * (n > 1)} of these files." * (n > 0)
+        losses.append(Loss(sentences[0] + more, way_out, apply))
+    return losses
 
 
 def _on_page(remedy: Remedy | None) -> tuple[str, str]:

@@ -396,6 +396,24 @@ def test_a_loss_is_shown_with_a_button_that_mends_it(desk: TestClient, folder: P
     assert Schema.load(folder / "ward.toml").decimal == ","
 
 
+def test_all_proposals_are_applied_at_once(desk: TestClient, folder: Path) -> None:
+    for name, yes in zip(FILES, ("J", "Ja"), strict=True):
+        rows = [f"50;70,5;{yes};no", "40;70,5;nein;no"] * 60
+        (folder / name).write_text("\n".join(["age;weight;smoker;asthma", *rows]))
+    said = {"type-2": "boolean", "categories-2": ""}
+    _, page = say(desk, **said)
+    assert "The same remedy suits 1 other column of these files." in page
+    proposals = re.findall('name="proposal" value="(.*?)">', page)
+    assert f"Apply all {len(proposals)} proposals" in page
+    assert len(proposals) == len(buttons(page)) == len({*proposals})
+    sent = {"apply-all": "1", "proposal": [unescape(one) for one in proposals]}
+    where, page = say(desk, **said, **sent)  # type: ignore[arg-type]  # a field with several texts
+    assert where.startswith("/question"), problem(page)
+    schema = Schema.load(folder / "ward.toml")
+    assert schema.decimal == ","
+    assert {"J", "Ja"} <= {*schema.columns[2].spellings["true"]}
+
+
 def test_yes_and_no_of_another_language_are_mended_on_the_page(
     desk: TestClient, folder: Path, ledger: Path
 ) -> None:
