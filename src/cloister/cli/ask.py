@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from cloister.app.files import name_silos, prepare_folder, schemas_of
 from cloister.app.forecast import expected
 from cloister.app.payment import LEDGER_VARIABLE
@@ -34,7 +32,7 @@ from cloister.core.errors import PlanError
 from cloister.core.files import write_text
 from cloister.data import Remedy, declared_types, header, refuse_loss, roles_of
 from cloister.data.check import fitted
-from cloister.data.schema import Column, Schema, read_bounds, read_codebook
+from cloister.data.schema import Column, Schema, read_bounds, read_codebook, reading_file
 from cloister.tasks import TASKS
 from cloister.tasks.options import options_of
 
@@ -110,12 +108,13 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
         args.columns = schema.select(named).names
     # How a file is written may be given; what else is needed, the reader's report proposes.
     started = schemas_of(schema, silos.values(), args.reading)
-    reading, reports = {}, []
+    reading: dict[str, Schema] = {}
+    reports = []
     for path in silos.values():
         accept = partial(_accept, path.name, ask_person=not args.yes)
         own, remedies, report = fitted(path, started[path], args.columns, accept=accept)
         reports.append(report)
-        reading[path.name] = own.format_settings()
+        reading[path.name] = own
         for remedy in remedies:
             column = f", column {remedy.column!r}" if remedy.column else ""
             out.say(f"{path.name}{column}: {remedy}")
@@ -137,7 +136,7 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
     prepare_folder(args.out)
     args.schema, args.reading = args.out / "schema.toml", args.out / "reading.toml"
     write_text(args.schema, schema.to_toml())
-    write_text(args.reading, tomli_w.dumps(reading))
+    write_text(args.reading, reading_file(reading))
     return TaskCommand(lambda parser: None, lambda _: (task, options)).run(args, out)
 
 

@@ -38,6 +38,7 @@ from cloister.data.sources import (
     SqlQuery,
     Table,
     is_dataset,
+    is_frame,
     is_path,
     open_source,
     settled,
@@ -344,6 +345,46 @@ def declared_types(path: Path) -> dict[str, dict[str, str]]:
 
     with readable(f"file {str(path)!r}"):
         return {field.name: {"type": kind(field.type)} for field in pq.read_schema(path)}
+
+
+def empty_table(names: Iterable[str]) -> Any:
+    """Return a table with these columns and no row."""
+    import pyarrow as pa
+
+    return pa.table({name: pa.array([], pa.float64()) for name in names})
+
+
+def column_kinds(source: Any) -> dict[str, str]:
+    """Return the declared type of each column of a table; "" if the source declares none.
+
+    No value is read, and no list of categories that a container keeps, since it may come from the
+    records.
+    """
+    if is_path(source):
+        known = declared_types(Path(source))
+        return {name: known.get(name, {}).get("type", "") for name in header(source)}
+    types: Iterable[tuple[Any, Any]]
+    if hasattr(source, "collect_schema"):  # polars, also lazy
+        types = source.collect_schema().items()
+    elif not is_frame(source):
+        raise DataError("a table with named columns is needed; give a frame or a file.")
+    elif hasattr(type(source), "column_names"):
+        types = zip(source.schema.names, source.schema.types, strict=True)
+    else:
+        types = source.dtypes.items()
+    return {str(name): _kind_named(str(kind)) for name, kind in types}
+
+
+def _kind_named(kind: str) -> str:
+    """Return the schema's type for the name of a container's type."""
+    starts = {
+        "boolean": ("bool",),
+        "integer": ("int", "uint"),
+        "number": ("float", "double", "halffloat", "decimal"),
+        "date": ("date", "timestamp"),
+    }
+    name = kind.lower()
+    return next((own for own, words in starts.items() if name.startswith(words)), "category")
 
 
 def as_silos(data: Any) -> list[Any]:

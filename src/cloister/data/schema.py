@@ -484,6 +484,61 @@ class Schema(_Contract):
         return hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
+    def propose(
+        cls,
+        table: Any,
+        bounds: Mapping[str, Any] | None = None,
+        *,
+        dataset: str = "unnamed",
+        unit: str = "row",
+        max_rows: int | None = None,
+    ) -> Self:
+        """Return a schema of a table's columns; only their names and declared types are read.
+
+        Parameters
+        ----------
+        table : DataFrame of pandas or polars, Arrow table, or path
+            A text file declares no types.
+        bounds : mapping of a name to (low, high), a list of categories, text or None
+            Public facts; text as in ``"0..120"``, ``"female|male"`` or ``"yes-no"``. None leaves a
+            column out. Truth values need no entry.
+        dataset, unit, max_rows
+            As in `Schema`. The unit column needs no entry.
+
+        Raises
+        ------
+        PlanError
+            With a list of the columns that need bounds.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"age": [50, 60], "ill": [True, False], "name": ["x", "y"]})
+        >>> Schema.propose(frame, {"age": (0, 120), "name": None}).names
+        ('age', 'ill')
+        """
+        from cloister.data.records import column_kinds  # which imports this module
+
+        given = bounds or {}
+        kinds = {name: kind for name, kind in column_kinds(table).items() if name != unit}
+        if unknown := [name for name in given if name not in kinds]:
+            raise PlanError(f"the table has no column {unknown[0]!r}; it has {', '.join(kinds)}.")
+        kinds = {name: kind for name, kind in kinds.items() if given.get(name, "") is not None}
+        lacking = [name for name, kind in kinds.items() if name not in given and kind != "boolean"]
+        if lacking:
+            listed = ", ".join(f"{name!r} ({kinds[name] or 'unknown type'})" for name in lacking)
+            raise PlanError(
+                f"public bounds are needed of {listed}: give bounds={{{lacking[0]!r}: (low, high)}}"
+                ", a list of categories, or None to leave a column out. Use a codebook or a "
+                "guideline, because bounds from the records disclose one of them."
+            )
+        columns = tuple(
+            Column(name=name, **_proposed(given.get(name, "yes-no"), kind))
+            for name, kind in kinds.items()
+        )
+        return cls(dataset=dataset, unit=unit, max_rows=max_rows, columns=columns)
+
+    @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a schema from a TOML file, or from JSON if the name ends in ``.json``."""
         content = _read(path)
@@ -497,6 +552,11 @@ class Schema(_Contract):
         head = self.model_dump(exclude={"columns"}, exclude_none=True)
         head = {key: value for key, value in head.items() if key not in _WRITING or value}
         return tomli_w.dumps({**head, "columns": [_toml_keys(column) for column in self.columns]})
+
+
+def reading_file(schemas: Mapping[str, Schema]) -> str:
+    """Return the TOML of reading settings, from the schema of each file by its name."""
+    return tomli_w.dumps({name: schema.format_settings() for name, schema in schemas.items()})
 
 
 def schema_of(columns: Sequence[PublicColumn]) -> Schema:
@@ -771,6 +831,18 @@ def read_cell(key: str, text: str, kind: str) -> str | float | tuple[str, ...]:
         return float(text)
     except ValueError:
         return text
+
+
+def _proposed(given: Any, kind: str) -> dict[str, Any]:
+    """Return the type and bounds of a column from what a user gives for it."""
+    if isinstance(given, str):
+        return read_bounds(given, kind)
+    pair = tuple(given)
+    if isinstance(given, tuple) and len(pair) == 2 and not all(isinstance(x, str) for x in pair):
+        own = kind if kind in ("number", "integer", "date") else ""
+        is_date = any(isinstance(end, date) for end in pair)
+        return {"type": own or ("date" if is_date else "number"), "min": pair[0], "max": pair[1]}
+    return {"type": "category", "categories": tuple(map(str, pair))}
 
 
 def read_bounds(text: str, kind: str = "") -> dict[str, Any]:

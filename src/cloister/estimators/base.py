@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -17,8 +18,11 @@ from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.compiled import say_slow
 from cloister.core.errors import CloisterError, DataError, PlanError
+from cloister.data import header, is_frame
+from cloister.data.records import empty_table
 from cloister.data.schema import Schema
-from cloister.estimators.release import BudgetParameters, release
+from cloister.estimators.plans import FitPlan, plan_of_fit
+from cloister.estimators.release import BudgetParameters, check_whole, release
 from cloister.estimators.results import ReleaseMixin
 from cloister.estimators.tables import (
     SiloData,
@@ -141,6 +145,62 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         """
         self._fit(X, y, **refused)
         return self
+
+    def plan(self, X: Any = None, *, silos: int = 1) -> FitPlan:
+        """Return the cost, the expected error and the refusals of a fit, at no cost.
+
+        Parameters
+        ----------
+        X : DataFrame, path, array or sequence of str, optional
+            Only the names or the number of its columns are read. By default they are those of the
+            schema or of a mapping in `bounds`.
+        silos : int >= 1
+            Number of silos of the fit.
+
+        Returns
+        -------
+        FitPlan
+            It prints as text; `margins` are the half-widths by name.
+
+        Raises
+        ------
+        PlanError
+            If the fit would raise it, or the columns are not known.
+
+        Examples
+        --------
+        >>> from cloister import DPKMeans
+        >>> model = DPKMeans(2, epsilon=1.0, bounds={"age": (0, 100)}, nominal_n=5000)
+        >>> print(model.plan().cost)
+        epsilon=1, delta=1e-06
+        """
+        check_whole(silos=silos)
+        model = copy(self)  # since reading may set attributes of a fitted model
+        model._check()
+        spending = model._spending()
+        empty, has_labels = self._empty(X, spending)
+        y: Any = [[]] * silos if has_labels else None
+        data = model._read([empty] * silos, y, spending)
+        task, options = model._task_of(model._options(data))
+        return plan_of_fit(task, data, spending, **options)
+
+    def _empty(self, X: Any, spending: BudgetParameters) -> tuple[Any, bool]:
+        """Return a table without rows, and True if a fit needs labels beside it."""
+        schema, has_labels = spending.schema, isinstance(self, PrivateSupervised)
+        if schema is not None:
+            units = [schema.unit_column] if schema.unit_column else []
+            return empty_table([*schema.names, *units]), False
+        if X is None:
+            if not isinstance(self.bounds, Mapping):
+                raise PlanError("X must be given, or bounds by name, so that columns are known.")
+            names: Sequence[str] = list(self.bounds)
+        elif isinstance(X, list | tuple) and all(isinstance(name, str) for name in X):
+            names = X
+        elif not is_frame(X) and hasattr(X, "shape"):
+            return np.empty((0, np.shape(X)[1])), has_labels
+        else:
+            names = header(X)
+        return empty_table(names), has_labels
 
     def _fit(self, X: Any, y: Any, **refused: Any) -> SiloData:
         """Run a fit and return the data that were read."""

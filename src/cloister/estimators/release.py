@@ -84,7 +84,21 @@ def release(
     Further keywords are options of the task. A PlanError is raised before any budget is spent, and
     BudgetExceeded if the ledger refuses.
     """
-    job = Job(
+    job = job_for(task, data, spending, options)
+    _warn_before(job)
+    # A fit may take minutes, for example over large files.
+    with round_bar() as on_round:
+        found = job.run(data.records, account=spending.account(), on_round=on_round, noise=noise)
+    for doubt in doubts_of(found):
+        warnings.warn(doubt, AccuracyWarning, stacklevel=4)
+    return found
+
+
+def job_for(
+    task: type[Task], data: SiloData, spending: BudgetParameters, options: dict[str, Any]
+) -> Job:
+    """Return the job of a task on silos' records."""
+    return Job(
         task=task,
         schema=data.schema,
         silos=tuple(data.records),
@@ -95,13 +109,6 @@ def release(
         frac_bits=spending.frac_bits,
         max_loss=spending.max_loss,
     )
-    _warn_before(job)
-    # A fit may take minutes, for example over large files.
-    with round_bar() as on_round:
-        found = job.run(data.records, account=spending.account(), on_round=on_round, noise=noise)
-    for doubt in doubts_of(found):
-        warnings.warn(doubt, AccuracyWarning, stacklevel=4)
-    return found
 
 
 def _warn_before(job: Job) -> None:

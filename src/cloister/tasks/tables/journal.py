@@ -83,7 +83,7 @@ class Layout:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Headings of what is described: all records, and each group."""
+        """Headings of the columns of numbers: all records, and each group."""
         of_groups = (f"{self.by}={name}" for name in self.groups)
         return (ALL, *of_groups) if self.by else self.groups
 

@@ -1,0 +1,145 @@
+"""``plan`` of an estimator before a fit, and a schema proposed from names and types."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from cloister import (
+    DPCox,
+    DPKaplanMeier,
+    DPKMeans,
+    DPLinearRegression,
+    DPLogisticRegression,
+    DPNaiveBayes,
+    DPTable,
+    Ledger,
+    Schema,
+)
+from cloister.core.errors import DataError, PlanError
+from cloister.privacy.budget import Budget
+
+COLUMNS: list[dict[str, Any]] = [
+    {"name": "days", "type": "number", "min": 0, "max": 100},
+    {"name": "dead", "type": "boolean"},
+    {"name": "sex", "type": "category", "categories": ["f", "m"]},
+]
+WARD = Schema(dataset="ward", unit="row", columns=COLUMNS)
+PAID: dict[str, Any] = {"epsilon": 1.0, "nominal_n": 4000}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        DPKaplanMeier(time="days", event="dead", by="sex", bounds=WARD, **PAID),
+        DPCox(time="days", event="dead", bounds=WARD, **PAID),
+        DPTable([["sex", "dead"]], bounds=WARD, **PAID),
+        DPLogisticRegression(target="dead", bounds=WARD, **PAID),
+        DPLinearRegression(target="days", bounds=WARD, **PAID),
+        DPKMeans(2, bounds={"a": (0, 1), "b": (0, 2)}, **PAID),
+    ],
+)
+def test_a_plan_is_that_of_the_fit(model: Any) -> None:
+    planned = model.plan(silos=2)
+    assert not [name for name in vars(model) if name.endswith("_")]  # it is not fitted
+    assert (planned.cost.epsilon, planned.plan.nominal_n) == (1.0, 4000)
+    assert len(planned.plan.silos) == 2
+    assert all(np.all(np.asarray(values) > 0) for values in planned.margins.values())
+    assert "cost: epsilon=1" in repr(planned)
+
+
+def test_a_fit_runs_the_plan() -> None:
+    X = np.random.default_rng(0).uniform(0, 1, (400, 2))
+    y = (X[:, 0] > 0.5).astype(int)
+    for model in (
+        DPNaiveBayes(epsilon=1.0, bounds=(0, 1), nominal_n=400, classes=[0, 1]),
+        DPLinearRegression(epsilon=1.0, bounds=(0, 1), nominal_n=400, target_bounds=(0, 1)),
+    ):
+        planned = model.plan(X).plan
+        fitted = model.fit(X, y).plan_
+        assert (planned.rounds, planned.budget) == (fitted.rounds, fitted.budget)
+        assert planned.schema_digest == fitted.schema_digest
+        assert planned.task == fitted.task
+        assert model.plan(X).plan.task == planned.task  # after a fit, too
+        assert model.plan_ is fitted
+
+
+def test_a_plan_without_a_number_of_records_knows_no_error() -> None:
+    planned = DPKMeans(2, epsilon=1.0, bounds=(0, 1)).plan(["a", "b"])
+    assert planned.margins == {}
+    assert "not known without nominal_n" in repr(planned)
+
+
+def test_a_plan_warns_and_refuses_as_a_fit_would(tmp_path: Path) -> None:
+    small = DPKMeans(2, epsilon=0.01, bounds=(0, 1), nominal_n=100).plan(["a"])
+    assert small.warnings
+    assert small.warnings[0] in repr(small)
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.open_dataset("ward", cap=Budget(1.5, 1e-6), unit="row")
+    for epsilon, refused in ((1.0, False), (2.0, True)):
+        model = DPTable([["dead"]], epsilon=epsilon, bounds=WARD, nominal_n=4000, ledger=ledger)
+        planned = model.plan()
+        assert bool(planned.refusal) == refused
+    assert "epsilon 1.5 left" in repr(planned)
+    other = DPTable([["dead"]], **PAID, bounds=WARD, ledger=ledger, dataset="other").plan()
+    assert "other" in other.refusal
+    assert ledger.spent("ward") == 0
+    with pytest.raises(PlanError, match="columns are known"):
+        DPKMeans(2, epsilon=1.0, bounds=(0, 1)).plan()
+    with pytest.raises(PlanError, match="classes"):
+        DPNaiveBayes(**PAID, bounds=(0, 1)).plan(["a"])
+
+
+FRAME = pd.DataFrame(
+    {
+        "who": ["x"],
+        "age": [5],
+        "mark": [0.5],
+        "ill": [True],
+        "seen": pd.to_datetime(["2020-01-01"]),
+        "sex": pd.Categorical(["f"]),
+    }
+)
+BOUNDS = {
+    "age": (0, 120),
+    "mark": "0..1",
+    "seen": (date(2010, 1, 1), "2030-01-01"),
+    "sex": ["f", "m"],
+}
+
+
+@pytest.mark.parametrize("form", [lambda f: f, pa.Table.from_pandas, pl.from_pandas])
+def test_a_schema_is_proposed_from_names_and_types(form: Any) -> None:
+    table = form(FRAME)
+    found = Schema.propose(table, BOUNDS, dataset="d", unit="who", max_rows=2)
+    assert [column.type for column in found.columns] == [
+        "integer", "number", "boolean", "date", "category",
+    ]  # fmt: skip
+    assert (found.unit, found.max_rows, found.columns[3].min) == ("who", 2, 2010.0)
+    assert found.columns[4].categories == ("f", "m")
+    with pytest.raises(PlanError, match=r"'who' \(category\), 'age' \(integer\), 'mark'") as error:
+        Schema.propose(table)
+    assert "'ill'" not in str(error.value)
+    assert "'x'" not in str(error.value)
+
+
+def test_a_proposal_reads_no_value_and_no_list_of_categories(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"'sex' \(category\)"):
+        Schema.propose(FRAME[["sex"]])
+    FRAME.to_parquet(tmp_path / "t.parquet")
+    FRAME.to_csv(tmp_path / "t.csv", index=False)
+    some = {**BOUNDS, "who": None}
+    assert Schema.propose(tmp_path / "t.parquet", some).columns[0].type == "integer"
+    text = Schema.propose(tmp_path / "t.csv", {**some, "ill": "yes-no"})
+    assert [column.type for column in text.columns][:3] == ["number", "number", "boolean"]
+    with pytest.raises(PlanError, match="no column 'town'"):
+        Schema.propose(FRAME, {"town": (0, 1)})
+    with pytest.raises(DataError, match="named columns"):
+        Schema.propose(np.zeros((2, 2)))
