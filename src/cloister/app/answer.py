@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
-
-from pydantic import BaseModel, ConfigDict
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
 
 from cloister.app.present import Presentation
 from cloister.app.report import plots
 from cloister.app.text import as_table, cell_text
+from cloister.core.declared import declared
 from cloister.core.display import Table
+from cloister.core.errors import DataError
+from cloister.core.files import read_json, write_text
 
 MOST_ROWS = 15
 """Rows of the table; the report has all of them."""
 
 
-class Answer(BaseModel):
+@declared
+class Answer:
     """Sentences, one picture and the main table of a release.
 
     Parameters
@@ -35,8 +41,6 @@ class Answer(BaseModel):
         Width of the picture, pixels.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     lines: tuple[tuple[str, str], ...]
     caption: str = ""
     headings: tuple[str, ...] = ()
@@ -46,10 +50,22 @@ class Answer(BaseModel):
     label: str = ""
     width: int = 0
 
+    def save(self, path: Path) -> None:
+        """Write the answer as JSON."""
+        write_text(path, json.dumps(asdict(self), ensure_ascii=False, allow_nan=False))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Return the answer in a file; raise DataError or PlanError if it holds none."""
+        try:
+            return cls(**read_json(path, "answer"))
+        except TypeError:
+            raise DataError(f"answer {str(path)!r} has other fields.") from None
+
 
 def answer_of(shown: Presentation) -> Answer:
     """Return the first screen of a presentation, which has released values alone."""
-    values: dict[str, object] = {"lines": shown.lines}
+    values: dict[str, Any] = {"lines": shown.lines}
     tables = [one for one in shown.displays if isinstance(one, Table)]
     pictures = [one for one in shown.displays if not isinstance(one, Table)]
     if pictures:
@@ -64,4 +80,4 @@ def answer_of(shown: Presentation) -> Answer:
         rows = tuple(tuple(map(cell_text, row)) for row in table.rows[:MOST_ROWS])
         values |= {"caption": table.title, "headings": table.headings, "rows": rows}
         values["all_rows"] = len(table.rows)
-    return Answer.model_validate(values)
+    return Answer(**values)

@@ -49,7 +49,6 @@ def _run(text: bytes) -> None:
     from cloister.app.progress import warnings_to
     from cloister.app.report.page import write_report
     from cloister.app.request import Request
-    from cloister.core.files import write_text
 
     request = Request.model_validate_json(text)
     job = request.job()
@@ -75,7 +74,7 @@ def _run(text: bytes) -> None:
             _write("warning", text=warning)
     lines = charge.lines() if charge else ()
     write_report(release, request.out / "report.html", shown=shown, budget_lines=lines)
-    write_text(request.out / ANSWER, answer_of(shown).model_dump_json())
+    answer_of(shown).save(request.out / ANSWER)
     if charge:
         charge.close()
     _write("done", result=shown.result)

@@ -165,7 +165,7 @@ class Runs:
             )
             at = datetime.now(UTC).isoformat(timespec="seconds")
             started = {"event": "started", "pid": process.pid, "at": at, **about}
-            events.write(f"{json.dumps(started)}\n".encode())
+            events.write(f"{json.dumps(started, allow_nan=False)}\n".encode())
         self._workers.append(process)
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as stream:  # its events report it
@@ -177,8 +177,8 @@ class Runs:
 
     def answer(self, name: str) -> Answer | None:
         """Return the answer of a job; None if there is none, as after an earlier version."""
-        with suppress(OSError, ValueError):
-            return Answer.model_validate_json((self._folder / name / ANSWER).read_bytes())
+        with suppress(CloisterError):
+            return Answer.load(self._folder / name / ANSWER)
         return None
 
     def stop(self, name: str) -> None:

@@ -215,7 +215,7 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     assert events[-1]["event"] == "done"
     assert events[-1]["result"] in unescape(report.text)
     assert SENTINEL not in (folder / "auto" / EVENTS).read_text()
-    answer = Answer.model_validate_json((folder / "auto" / ANSWER).read_text())
+    answer = Answer.load(folder / "auto" / ANSWER)
     assert answer.lines[0][1] in unescape(page)
     (folder / "auto" / ANSWER).write_text("{}")  # as after another version
     assert "Read the report" in desk.get("/runs/auto").text
