@@ -82,6 +82,7 @@ class Groups:
     def together(self) -> Floats:
         """Variances of the records of the first group and another one together."""
         whole = np.maximum(self.sizes[1:] + self.sizes[:1], 1.0)
+        # Noise may make a size negative, and no group has a negative part.
         part = np.clip(self.sizes[1:] / whole, 0.0, 1.0)
         within = part * self.variances[1:] + (1 - part) * self.variances[:1]
         return np.asarray(within + part * (1 - part) * (self.means[1:] - self.means[:1]) ** 2)

@@ -83,7 +83,7 @@ class Layout:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Headings of the columns of numbers: all records, and each group."""
+        """Headings of the columns: all records, if there are groups, and each group."""
         of_groups = (f"{self.by}={name}" for name in self.groups)
         return (ALL, *of_groups) if self.by else self.groups
 
@@ -128,6 +128,7 @@ def _journal(layout: Layout, results: Results) -> Table:
     tests = ("p", "p after Holm") if layout.by else ()
     counts = _texts(sizes)
     if layout.by:
+        # From shares, so that the numbers of groups add up to that of all records.
         of_all, shares = float(sizes.values[0]), Estimate.of(results, "group_shares")
         counts[1:] = [_count(of_all, share) for share in shares.cells()]
     rows: list[tuple[Cell, ...]] = [("records", *counts, *[""] * (len(smd) + len(tests)))]

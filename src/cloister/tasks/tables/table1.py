@@ -430,6 +430,7 @@ class Table1(Gaussian):
         results = counts.named("group_counts")
         results |= self._described(s, tables, moments, trees, grid)
         if self.by:
+            # From the best sizes, which have less noise than any single sum.
             shares = inference.share_interval(sizes.T, sqrt(self._of_size(s)))
             results |= shares.mapped(np.ravel).named("group_shares")
             results |= self._overall(s, tables, moments, trees, grid)
@@ -442,7 +443,7 @@ class Table1(Gaussian):
     def _described(
         self, s: float, tables: list[Floats], moments: Floats, trees: _Trees | None, grid: Grid
     ) -> dict[str, Floats]:
-        """Return what describes each group, of any number of groups."""
+        """Return the description of each group, for any number of groups."""
         found: dict[str, Floats] = {}
         if self.numbers:
             noisy = self._moments_of(s, tables, moments)
@@ -464,11 +465,12 @@ class Table1(Gaussian):
     def _overall(
         self, s: float, tables: list[Floats], moments: Floats, trees: _Trees | None, grid: Grid
     ) -> dict[str, Floats]:
-        """Return what describes all records; a sum over groups has the noise of all of them."""
+        """Return the description of all records; a sum over groups has the noise of all."""
         tables = [table.sum(axis=0, keepdims=True) for table in tables]
         moments = moments.sum(axis=0, keepdims=True)
         more = sqrt(self._n_groups)
         if trees:
+            # Rounded up: on the grid, a deviation must not become smaller.
             noise = np.ceil(more * trees.noise).astype(np.int64)
             trees = _Trees(trees.counts.sum(axis=0, keepdims=True), noise)
         size = self._sizes(tables, moments)
