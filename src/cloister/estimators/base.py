@@ -185,7 +185,7 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         return plan_of_fit(task, data, spending, **options)
 
     def _empty(self, X: Any, spending: BudgetParameters) -> tuple[Any, bool]:
-        """Return a table without rows, and True if a fit needs labels beside it."""
+        """Return a table without rows, and True if a fit also needs labels."""
         schema, has_labels = spending.schema, isinstance(self, PrivateSupervised)
         if schema is not None:
             units = [schema.unit_column] if schema.unit_column else []

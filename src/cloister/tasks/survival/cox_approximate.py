@@ -1,7 +1,7 @@
 """Approximate Cox regression of many covariates: a piecewise-exponential model from noisy sums.
 
 One noisy table of exits gives a common cumulative hazard. Then a record is a Poisson count of its
-event, with that hazard at its time as exposure. Some pieces of time have a factor of their own: the
+event, with that hazard at its time as exposure. Each piece of time has its factor, because the
 common hazard falls as records with a high hazard leave. Four rounds of gradients and curvatures
 lead to the maximum of this likelihood, see :mod:`cloister.tasks.regression.engine`.
 
@@ -404,8 +404,10 @@ class CoxApproximate(Gaussian):
         rows = np.concatenate([covariates[:-1], pieces, covariates[-1:]])
         events, hazards = self._of_pieces(known, rows, records)
         left = events - hazards
+        # Entries of pieces are 1, so a product with one is that with the residual of its piece.
         of_entry, of_product = self._kinds
         residuals = np.concatenate([left.sum(axis=0)[None], left[1:]])
+        # A record is in each piece on its own, so a product of two pieces is 0.
         nothing = np.zeros((1, len(records)))
         weights = np.concatenate([hazards.sum(axis=0)[None], hazards[1:], nothing])
         gradients = rows * residuals[of_entry]
@@ -416,6 +418,7 @@ class CoxApproximate(Gaussian):
         ]
         sizes = lengths(gradients)
         if t == LAST:
+            # Cut as in the gradient, so that the sandwich is of what was summed.
             shortened = gradients / np.maximum(sizes, known.squares_cut)
             return (*found, Rows.dense(ball(products(shortened), 1.0)))
         if self._share(known) < _RARE:
@@ -432,6 +435,7 @@ class CoxApproximate(Gaussian):
         p = len(self.names)
         for place in (*range(p), self._width - 1):  # no product of matrices, whose rounding may
             margin += known.weights[place] * rows[place]  # depend on the other records
+        # The first piece has the common hazard; others are relative to it.
         factors = np.append(0.0, known.weights[p:-1])
         hazard = np.interp(time, self._ends, known.hazard)
         walls = np.interp(known.pieces, self._ends, known.hazard)
@@ -443,6 +447,7 @@ class CoxApproximate(Gaussian):
 
     def _share(self, known: _Known) -> float:
         """Return the share of records with the event."""
+        # Noise may count more events than records.
         return min(known.events / max(known.columns.n, 1.0), 1.0)
 
     def _read(self, state: GridState) -> _Known:
@@ -466,12 +471,14 @@ class CoxApproximate(Gaussian):
             columns = self._columns.read_places(known.columns, words, noise)
             exits, noise = released["exits"].in_records()
             hazard, events = common_hazard(exits, self._ends, noise)
+            # Pieces have equal numbers of expected events, so that each factor is known alike.
             total = np.cumsum(events)
             ends = np.searchsorted(total, total[-1] * np.arange(1, _PIECES) / _PIECES)
             return replace(
                 known,
                 columns=columns,
                 hazard=hazard,
+                # Pieces end between cells, where the cumulative hazard is known.
                 pieces=self._ends[np.minimum(ends + 1, self.cells)],
                 events=max(float(exits[:, 0].sum()), 1.0),
             )
@@ -480,6 +487,7 @@ class CoxApproximate(Gaussian):
             words = words.reshape(self._columns.spreads[1], -1)
             columns = self._columns.read_spreads(known.columns, words, noise)
             squared = self._columns.reach_squared(columns) + 1.0
+            # No size was counted yet, so the first cuts follow the usual ones of a record.
             usual, most, least = _USUAL_TOP
             return replace(
                 known,
@@ -522,8 +530,10 @@ class CoxApproximate(Gaussian):
     def _without_weak(self, known: _Known) -> _Known:
         """Return the state without categories whose own curvature is not above its noise."""
         matrix, columns = known.of_curvature.matrix, known.columns
+        # Without what a category has in common with the last entry, which is 1 for all records.
         own = np.diag(matrix) - matrix[:, -1] ** 2 / max(float(matrix[-1, -1]), 1e-9)
         own = own[: len(self.names)]
+        # Its coefficient would be noise, and would widen the intervals of all others.
         weak = (columns.rare > 0) & (own < _WEAK * known.curvature_std)
         return replace(known, columns=replace(columns, shown=columns.shown * ~weak))
 
@@ -555,6 +565,7 @@ class CoxApproximate(Gaussian):
             length, lost = tail.cut(price("curvature"))
             return replace(known, length=_GROWTH * length, lost_curvature=_GROWTH * lost)
         if t + 1 == LAST:
+            # Products of long gradients need a cut of their own: their noise grows with its square.
             at = cut_of_squares(counts[0], noise, columns.n, price("sandwich"))
             known = replace(known, squares_cut=at)
         return known
@@ -579,6 +590,7 @@ class CoxApproximate(Gaussian):
             drift=_DRIFT,
             last=last,
         )
+        # A step follows a noisy curvature, which may be far too flat.
         most = _FARTHEST * deviation
         if not last:  # a skewed column would go too far
             far = _FARTHEST_MARGIN / np.maximum(columns.reach, 1e-9)
@@ -661,6 +673,7 @@ class CoxApproximate(Gaussian):
     def _far(self, known: _Known) -> Floats:
         """Return 1 for each number with far values, and 0 for others."""
         columns = known.columns
+        # Noisy counts cannot tell one far record from five, so both are marked.
         steep = columns.reach / np.maximum(columns.spread, 1e-9) > _LONG
         numbers = np.repeat(np.array(self.levels) == 0, np.maximum(np.array(self.levels) - 1, 1))
         return np.asarray(steep & numbers, dtype=np.float64)
@@ -739,6 +752,7 @@ def common_hazard(exits: Floats, ends: Floats, noise: float) -> tuple[Floats, Fl
     events, out = exits[:-1, 0], exits.sum(axis=1)
     left = np.cumsum(out[::-1])[::-1]
     lived = widths * (left[1:] + out[:-1] / 2)
+    # Numbers at risk are sums from the end, whose noise adds up.
     error = widths * noise * np.sqrt(2 * np.arange(cells + 1, 1, -1.0))
     fewest = _FEWEST_EVENTS * max(float(events.sum()), 1.0)
     walls = [0]
@@ -753,6 +767,7 @@ def common_hazard(exits: Floats, ends: Floats, noise: float) -> tuple[Floats, Fl
     rates = np.zeros(cells)
     for first, end in pairwise(walls):
         part = slice(first, end)
+        # Where noise hides who is left, the rate must not be without bound.
         size = max(float(lived[part].sum()), (noise + 1e-9) * float(widths[part].sum()))
         rates[part] = max(float(events[part].sum()), 0.0) / size
     hazard = np.append(0.0, np.cumsum(rates * widths))
