@@ -482,7 +482,7 @@ def check_noise(
 ) -> tuple[Finding, ...]:
     """Test the distribution and the independence of the noise of jobs, under each profile.
 
-    Noise of another size than the plan's has no distribution to test; that is the only finding.
+    Noise of another size than the plan's has no distribution to test, and alarms.
 
     Parameters
     ----------

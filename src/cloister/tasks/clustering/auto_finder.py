@@ -539,6 +539,7 @@ def _column_ends(records: Records) -> tuple[Integers, Integers]:
     rows, rest = records[:whole].reshape(-1, _IN_ROW * d), records[whole:]
 
     def ends(extreme: np.ufunc) -> Integers:
+        # Without records there is no end. A column with 0 too many is compared in vain at worst.
         of_rows = extreme.reduce(rows, axis=0, initial=0).reshape(-1, d)
         found: Integers = extreme.reduce(np.concatenate([of_rows, rest]), axis=0)
         return found
