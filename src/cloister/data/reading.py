@@ -368,14 +368,7 @@ class Tally:
                 f"column {column.name!r}: the last row of {self._label} has no other cell, as a "
                 "line of totals; remove that line"
             )
-        present = self._rows - int(self._missing[j]) - int(self._wrong[j])
-        if doubt := self._doubts.get(column.name) or code_doubt(column, self._beyond[j]):
-            return doubt
-        if present > 1 and int(self._outside[j]) == present and column.out_of_range == "clip":
-            return Doubt(
-                f"column {column.name!r}: all cells are out of range; check its unit and bounds"
-            )
-        return None
+        return self._doubts.get(column.name) or code_doubt(column, self._beyond[j])
 
 
 def _is_float(units: Any) -> bool:

@@ -295,7 +295,7 @@ def outcomes(
 def quotes(message: str) -> bool:
     """Return True if a refusal names a column with a cell or its defect, or the header."""
     return "'" in message and re.search(
-        "not understood|missing|may be|mean|mark|no column|last row|all cells", message
+        "not understood|missing|may be|mean|mark|no column|last row", message
     )
 
 
