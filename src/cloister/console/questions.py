@@ -221,7 +221,9 @@ class FormState:
     def errors(self) -> dict[float, float]:
         """Return the expected error at several epsilons where the task has a plan."""
         errors: dict[float, float] = {}
-        for epsilon in sorted({*_CURVE, self.epsilon}):
+        # Labels of near points would overlap.
+        others = (one for one in _CURVE if not 2 / 3 < one / self.epsilon < 3 / 2)
+        for epsilon in sorted([*others, self.epsilon]):
             with suppress(PlanError):
                 error = margins(self._job(epsilon).plan).get(self.want_of, math.inf)
                 errors |= {epsilon: error} if math.isfinite(error) else {}
