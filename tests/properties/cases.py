@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cloister.core.arrays import Floats, GridState, Integers, Records, State
+from cloister.core.arrays import Floats, GridState, Records, State
 from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import COUNT_BITS, NoisyBlock, PublicColumn, Task
+from cloister.protocol.task import PublicColumn, Task
 from cloister.tasks import installed
 from cloister.tasks.count import Count
 from cloister.tasks.evaluation.classification import Evaluation
@@ -232,30 +232,24 @@ COX = (
 )
 
 
-def after_exits(task: CoxApproximate, cells: Integers) -> GridState:
-    numbers = cells.ravel()[: task.blocks(0)[0].size].astype(np.int64)
-    answer = {"exits": NoisyBlock(numbers << COUNT_BITS, 0.0)}
-    return on_grid(task, task.update(0, on_grid(task, task.start()), answer))
-
-
-def many_exits(task: CoxApproximate) -> GridState:
-    """Return the state after exits by which the hazard reaches its top."""
-    return after_exits(task, np.full((task.intervals + 1, 2), [300, 10]))
-
-
 def after_any_exits(task: CoxApproximate, seed: int) -> list[GridState]:
-    """Return states after many exits, after random ones, of no job at all, and invented ones."""
+    """Return states after random exits, with any weights and cuts, of no job at all, and others."""
     rng, most = np.random.default_rng(seed), np.iinfo(np.int64).max // 4
-    cells = rng.integers(-5000, 5001, (40, 2)) * (rng.random((40, 2)) < rng.choice([0.1, 0.5, 1]))
-    start = task.start()
-    return [
-        many_exits(task),
-        after_exits(task, cells),
+    start = {name: value.astype(float) for name, value in task.start().items()}
+    found = [
         {name: rng.integers(-most, most, value.shape) for name, value in start.items()},
         {name: np.full(value.shape, most) for name, value in start.items()},
         {name: np.full(value.shape, -most) for name, value in start.items()},
         *hostile_states(task),
     ]
+    for size in (0.1, 30.0):
+        start["hazard"] = np.cumsum(rng.exponential(size / task.cells, task.cells + 1))
+        start["pieces"] = np.sort(rng.random(len(start["pieces"])))
+        start["weights"] = rng.normal(0, size, start["weights"].shape)
+        for name in ("cut", "length", "squares_cut"):
+            start[name] = rng.exponential(size, 1)
+        found.append(on_grid(task, start))
+    return found
 
 
 def exits_and_ends(task: CoxApproximate) -> list[Any]:
@@ -264,17 +258,16 @@ def exits_and_ends(task: CoxApproximate) -> list[Any]:
     return [*rows, [-one, one, one, -one, one]]
 
 
-DESIGNS |= {
-    f"cox-approximate, {kind}": Case(
-        task=CoxApproximate,
-        columns=COX,
-        options={"time": "months", "event": "died", "nominal_events": 2500},
-        facts={"nominal_n": 5000, "budget": Budget(epsilon, 1e-6)},
-        states=after_any_exits,
-        rows=exits_and_ends,
-    )
-    for kind, epsilon in (("products of four", 4.0), ("products of two", 0.5))
-}
+DESIGNS |= family(
+    "cox-approximate",
+    CoxApproximate,
+    COX,
+    {"all": {}, "a number": {"covariates": ("age",)}, "to a horizon": {"tau": 36.0}},
+    {"time": "months", "event": "died", "nominal_events": 2500},
+    facts={"nominal_n": 5000, "budget": Budget(4.0, 1e-6)},
+    states=after_any_exits,
+    rows=exits_and_ends,
+)
 
 COX_TABLE = (replace(COX[0], step=3.0), *COX[1:], PublicColumn("weight", 40.0, 140.0))
 

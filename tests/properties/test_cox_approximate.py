@@ -1,50 +1,72 @@
-"""Cox regression: what one record adds is bounded by the plan, and is the same in any company."""
+"""Approximate Cox regression: what one record adds is bounded, and its bound rests on one check."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from cloister.privacy.budget import Budget
-from cloister.protocol.task import COUNT_BITS
-from cloister.tasks.survival.cox_approximate import CoxApproximate
-from cloister.testing import check_task
+from cloister.core.arrays import Floats, Integers
+from cloister.protocol.rows import kept
+from cloister.tasks.survival import cox_approximate
+from cloister.tasks.survival.cox_approximate import NULL
 
-from .cases import DESIGNS, after_exits, many_exits
+from .cases import DESIGNS
 
-CASE = DESIGNS["cox-approximate, products of four"]
-
-
-@pytest.mark.parametrize(("budget", "order"), [(0.5, 2), (4.0, 4)])
-def test_a_small_budget_has_products_of_two_covariates(budget: float, order: int) -> None:
-    assert CASE.build(budget=Budget(budget, 1e-6)).order == order
+CASE = DESIGNS["cox-approximate, all"]
 
 
 def test_frames_are_a_function_of_the_plan() -> None:
     task = CASE.build()
-    state = after_exits(task, np.zeros((task.intervals + 1, 2)))
-    for at in (state, many_exits(task)):
-        assert task.contribute(1, at, CASE.worst(task)).shape == (task.blocks(1)[0].size,)
-    assert sum(block.weight for t in (0, 1) for block in task.blocks(t)) == 1.0
+    blocks = [task.blocks(t) for t in range(task.rounds)]
+    for state in CASE.states(task, 0):
+        for t, of_round in enumerate(blocks):
+            words = task.contribute(t, state, CASE.worst(task))
+            assert words.shape == (sum(block.size for block in of_round),)
+    assert sum(block.weight for of_round in blocks for block in of_round) == pytest.approx(1.0)
 
 
-def test_a_vector_that_is_not_checked_is_noticed() -> None:
-    """The mutant divides by half of the length, and leaves out the check of the norm."""
+def test_a_record_adds_one_vector_whatever_the_number_of_pieces() -> None:
+    """Its events and hazards in all pieces are one row of each block."""
+    task, records = CASE.build(), CASE.worst(CASE.build())
+    for state in CASE.states(task, 1):
+        for t in range(task.rounds):
+            for rows, block in zip(task.rows(t, state, records), task.blocks(t), strict=True):
+                assert len(rows.cells) == len(records)
+                assert kept(rows, block).all()
 
-    @dataclass(frozen=True, kw_only=True)
-    class Unchecked(CoxApproximate):
-        def _scales(self, top: float) -> tuple[float, float]:
-            length, worth = super()._scales(top)
-            return length / 2, worth
 
-        def _moments(self, known, x, residual, hazard):  # type: ignore[no-untyped-def]  # a twin
-            products = self._series.products(x / self._length)
-            length, worth = self._scales(float(known.hazard.max()))
-            both = np.concatenate([residual * products[: 1 + len(x)], worth * hazard * products])
-            return np.trunc(both * ((1 << COUNT_BITS) / length)).sum(axis=1).astype(np.int64)
+def test_vectors_that_are_not_checked_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant divides by half of the cut, and leaves out the check of the norm."""
 
-    task = replace(CASE, task=Unchecked).build()
-    with pytest.raises(AssertionError, match="L2 bound"):
-        check_task(task, [CASE.worst(task)], states=[many_exits(task)])
+    def unchecked(vectors: Floats, cut: float) -> Integers:
+        lengths = np.maximum(np.sqrt((vectors**2).sum(axis=0)), cut)
+        whole = np.trunc(2 * vectors / lengths * (1 << 20))
+        return np.ascontiguousarray(np.nan_to_num(whole).T).astype(np.int64)
+
+    task, records = CASE.build(), CASE.worst(CASE.build())
+    state = CASE.start(task)
+    state["hazard"] = np.arange(len(state["hazard"])) << 16
+    state["cut"][:] = 1
+    assert kept(task.rows(NULL, state, records)[0], task.blocks(NULL)[0]).all()
+    monkeypatch.setattr(cox_approximate, "ball", unchecked)
+    assert not kept(task.rows(NULL, state, records)[0], task.blocks(NULL)[0]).all()
+
+
+def test_pieces_share_the_time_of_a_record() -> None:
+    """Hazards add up to the one at its time, and the event is in one piece."""
+    task = replace(CASE, columns=CASE.columns[:3]).build()
+    known = task._read(CASE.start(task))  # type: ignore[attr-defined]
+    known = replace(
+        known, hazard=np.linspace(0, 2, task.cells + 1), pieces=np.array([0.2, 0.5, 0.5])
+    )
+    one = 1 << 16
+    months = np.array([0.0, 6.0, 11.9, 12.5, 40.0, 59.9])
+    records = np.stack([months / 30 * one - one, *[np.full(6, one)] * 2], axis=1).astype(np.int32)
+    rows = np.ones((task._width, 6))  # type: ignore[attr-defined]
+    events, hazards = task._of_pieces(known, rows, records)  # type: ignore[attr-defined]
+    time, _ = task._exits(records)  # type: ignore[attr-defined]
+    assert np.allclose(hazards.sum(axis=0), np.interp(time, task._ends, known.hazard))  # type: ignore[attr-defined]
+    assert events.sum(axis=0).tolist() == [1.0] * 6
+    assert events.argmax(axis=0).tolist() == [0, 0, 0, 1, 3, 3]

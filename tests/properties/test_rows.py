@@ -23,7 +23,6 @@ from cloister.testing import ZeroNoise, outside_the_box
 OLD_CONTRACT = {  # rewritten later; until then their kernel is all that they have
     *(
         "cox",
-        "cox-approximate",
         "fedavg",
         "fedavg-regression",
         "linear",

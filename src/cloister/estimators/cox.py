@@ -131,13 +131,13 @@ class DPCoxApproximate(PrivateEstimator):
     names_ : ndarray of str, shape (p,)
         Names of coefficients: a numeric column, or ``column=category`` against the first category.
     coef_, hazard_ratios_ : ndarray of shape (p,)
-        For one data unit, or against the first category.
+        For one data unit, or against the first category. Not a number if not known.
     confidence_intervals_, population_intervals_ : ndarray of shape (p, 2)
         Ends of 95 % intervals of `hazard_ratios_`, for the noise alone, and with sampling.
-    attenuated_ : ndarray of bool, shape (p,)
-        True for an effect that is too strong for its interval.
-    score_p_ : float
-        P-value of the test that all hazard ratios are 1, which accounts for the noise.
+    far_values_ : ndarray of bool, shape (p,)
+        True for a number whose far values may put the hazard ratio outside its interval.
+    wald_p_ : float
+        P-value of the test that all known hazard ratios are 1, which accounts for the noise.
 
     Examples
     --------
@@ -183,8 +183,8 @@ class DPCoxApproximate(PrivateEstimator):
         self._set({"coef_": "coef", "hazard_ratios_": "hazard_ratio"})
         self.confidence_intervals_ = _ends(results, "")
         self.population_intervals_ = _ends(results, "_population")
-        self.attenuated_ = np.asarray(results["attenuated"] > 0)
-        self.score_p_ = float(results["score_p"][0])
+        self.far_values_ = np.asarray(results["far_values"] > 0)
+        self.wald_p_ = float(results["wald_p"][0])
 
 
 def _ends(results: Results, kind: str) -> Floats:

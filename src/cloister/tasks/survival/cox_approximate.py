@@ -1,36 +1,47 @@
-"""Approximate Cox regression of many covariates: hazard ratios and a test, from two noisy sums.
+"""Approximate Cox regression of many covariates: a piecewise-exponential model from noisy sums.
 
-The first sum is the table of exits of :mod:`cloister.tasks.survival.interval_exits`, which gives a
-common cumulative hazard. A record's martingale residual is its event minus that hazard at its time.
-The second sum holds residuals times covariates, and hazards times products of covariates. These are
-the score of the partial likelihood as a series in the coefficients, see
-:mod:`cloister.tasks.survival.score`.
+One noisy table of exits gives a common cumulative hazard. Then a record is a Poisson count of its
+event, with that hazard at its time as exposure. Some pieces of time have a factor of their own: the
+common hazard falls as records with a high hazard leave. Four rounds of gradients and curvatures
+lead to the maximum of this likelihood, see :mod:`cloister.tasks.regression.engine`.
 
-It is approximate: within few intervals of time the hazard is constant, and the series holds for
-moderate effects. Use :class:`~cloister.tasks.survival.cox.Cox` for up to three covariates.
+It is approximate: within a cell of time all records have the same course of the hazard. Use
+:class:`~cloister.tasks.survival.cox.Cox` for up to three covariates.
 
 References
 ----------
 .. [C72] Cox, "Regression models and life-tables", JRSS B 34, 1972.
-.. [TGF90] Therneau, Grambsch and Fleming, "Martingale-based residuals for survival models",
-   Biometrika 77, 1990.
+.. [HO81] Holford, "The analysis of rates and of survivorship using log-linear models", Biometrics
+   36, 1980: events in pieces of time as Poisson counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from math import isqrt, sqrt
+from functools import cached_property, partial
+from itertools import pairwise
+from math import hypot, isqrt, sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Length, Positive, Range, Whole, declared
-from cloister.core.display import Bars, Cell, Display, Estimate, PValue, Summary, Table, around
+from cloister.core.display import (
+    NOT_KNOWN,
+    Bars,
+    Cell,
+    Display,
+    Estimate,
+    PValue,
+    Summary,
+    Table,
+    around,
+)
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.rows import summed
 from cloister.protocol.task import (
     COUNT_BITS,
     INTERVAL_95,
@@ -39,43 +50,98 @@ from cloister.protocol.task import (
     NoisyBlock,
     PublicColumn,
     PublicFacts,
+    Rows,
 )
 from cloister.tasks import significance
 from cloister.tasks.columns import codes, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
 from cloister.tasks.interval_tables import SAID, WITH_POPULATION, listing, number_of
 from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
-from cloister.tasks.population import sampled
+from cloister.tasks.regression import report
+from cloister.tasks.regression.design import FEWEST_BINS, MOST_BINS, Design, Placed, Term
+from cloister.tasks.regression.engine import (
+    BITS,
+    PRIOR,
+    Curvature,
+    Gradient,
+    Prior,
+    Solution,
+    ball,
+    lengths,
+    matrix_of,
+    moved,
+    packed_of,
+    products,
+    sandwich,
+)
+from cloister.tasks.regression.families import exponential
+from cloister.tasks.regression.tails import CLASSES, Tail, class_of, cut_of_squares, middle_class
 from cloister.tasks.state import decode_state, encode_state
-from cloister.tasks.survival import interval_exits
-from cloister.tasks.survival.score import Series
 from cloister.tasks.survival.times import coefficients_of, followed
 
-ATTENUATED = "attenuated, interval not valid"
-_NOTE = "Values and intervals are approximate: hazards are constant in few intervals of time."
+FAR = "far values, interval not valid"
+_NOTE = (
+    "Values and intervals are approximate: the course of the hazard is counted in cells of time."
+)
 _MOST_COEFFICIENTS = 10
-_EXITS = 0.15  # share of the budget
-_TOP, _LEAST_TOP = 1.5, 0.05  # largest cumulative hazard; least value of its maximum in `_scales`
-_SPREAD = 1 / 6  # expected variance of a covariate in [-1, 1]
-_SERIES, _HOPELESS = 0.04, 0.5  # expected noise of a coefficient: up to it order 4; above, an error
-_CURVED, _LONG, _SKEW = 0.06, 0.2, 0.5  # shares of coefficients in `_left`, from benchmarks/cox.py
-_OF_SAMPLING = 0.05  # error of the common hazard, in deviations of sampling
-_WEAK, _FAR = 0.3, 0.8  # coefficients above which one step is marked, and every coefficient
-_CLOSE = 1.0  # variance of the logarithm of the hazard above which every coefficient is marked
-_WORTH = 0.8  # weight of a hazard in the vector, relative to an event
-_LARGEST_EXPONENT = 700.0  # exp() of more overflows
-_PART = 1024  # records at a time
+_PIECES = 4
+_FACTOR = 0.6  # deviation of the logarithm of a piece's factor before any data
+PLACES, SPREADS, NULL, LAST = 0, 1, 2, 5
+_EXITS = 0.10  # share of the budget
+_SHARES = (0.04, 0.04, 0.10, 0.12, 0.14, 0.46)
+_SIZES, _CURVATURE = (0.15, 0.25, 0.25, 0.0), (0.55, 0.40, 0.40, 0.20)  # the rest: gradients
+_SANDWICH = 0.15  # of the last gradient
+_GROWTH = 2.0  # sizes were counted a step before, and hazards grow
+_CLEAR, _FEWEST_EVENTS = 4.0, 0.005  # deviations, and share of the events, of a block of cells
+_RARE = 0.2  # share of events below which they may hide behind the noise of counts
+_WEAK = 4 * sqrt(2)  # deviations of noise, below which the curvature of a category is too small
+_SAME_WAY = 0.7  # share of the records of dropped categories that point in the same direction
+_FARTHEST, _FARTHEST_MARGIN = 1.5, 1.5  # step: in prior deviations; at the end of a column
+_OF_NOISE, _OF_SAMPLING = 1.15, 0.3  # deviations, for the errors of the common hazard
+_LONG = 5.0  # reach of a number in its deviations, from which on single records have the say
+_DRIFT = 0.5  # half of the relative change of an exponential
+_STEEP, _FEW = 2.4, 2.5  # usual reach in deviations; units in a bin, in its noise
+_USUAL_TOP = 0.7, 1.5, 0.02  # of the largest hazard: usual residual; most and least curvature
+_LARGEST = 1e9
+_Z = INTERVAL_95["gaussian"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FitState:
-    """The public state, in records."""
+class _Known:
+    """The public state. Times are shares of the horizon."""
 
-    exits: Floats
-    hazard: Floats  # at the ends of intervals
-    last: int = 0  # number of intervals in which enough are at risk
-    moments: Floats  # sums with the weight of hazards still applied
-    noise: float = 0.0  # of each moment
+    columns: Placed
+    hazard: Floats  # cumulative, at the ends of cells
+    pieces: Floats  # ends of all pieces but the last
+    events: float
+    weights: Floats
+    cut: float = 1.0
+    lost: float = 0.0  # likely length of what the cut takes away from a gradient
+    length: float = 1.0  # to which curvatures are cut
+    lost_curvature: float = 0.0
+    squares_cut: float = 1.0
+    curvature: Floats
+    curvature_std: float = 0.0
+    curvature_lost: float = 0.0
+    last: Floats
+    last_std: float = 0.0
+    squares: Floats
+    squares_std: float = 0.0
+
+    @property
+    def of_curvature(self) -> Curvature:
+        """The curvature so far."""
+        return Curvature(matrix_of(self.curvature), self.curvature_std, self.curvature_lost)
+
+    @property
+    def kept(self) -> Flags:
+        """Flags of the entries of a row that are in the equations."""
+        return np.append(self.columns.shown > 0, np.ones(_PIECES, dtype=bool))
+
+    @property
+    def top(self) -> float:
+        """The largest hazard."""
+        return float(self.hazard[-1])
 
 
 @declared
@@ -86,24 +152,23 @@ class CoxApproximate(Gaussian):
     ----------
     time, event, covariates : int, int, tuple of int
         Columns; the times have the box ``[time_low, time_high]``, data units.
-    levels : tuple of int
-        Number of categories of each covariate, 0 for numbers. Each category but the first has a
-        coefficient relative to the first.
+    levels, low, high : tuple
+        Number of categories of each covariate, 0 for numbers; and its box, data units. Each
+        category but the first has a coefficient relative to the first.
     names, units : tuple with an entry for each coefficient
         `units` is half of a column's range, or 1 for a category.
     tau : float
         Horizon; records with a longer follow-up are censored there.
-    intervals : int
-        Number of intervals of equal length in which exits are counted.
     nominal_events : int
-        Public contract value for the number of events.
-    order : 2 or 4
-        Order of products of covariates. If the noise is too large for 4, the estimate is one Newton
-        step: a coefficient above 0.3 is then attenuated, and marked.
+        Public contract value for the number of events; a plan with too few is refused.
+    cells : int
+        Number of cells of time in which exits are counted; early ones are shorter.
+    bins : int
+        Number of bins of a histogram of a number.
 
     Notes
     -----
-    Under add/remove of one record, it adds 1 to one element of the exits. Then it adds a vector
+    Under add/remove of one record, it adds 1 to one number of each count. Then it adds vectors
     whose integer norm is checked. docs/proofs/cox.md
     """
 
@@ -111,7 +176,7 @@ class CoxApproximate(Gaussian):
     title: ClassVar[str] = "Approximate hazard ratios"
     has_effects: ClassVar[bool] = True
     usage: ClassVar[str] = "--time months --event died --nominal-events 400"
-    rounds: ClassVar[int] = 2
+    rounds: ClassVar[int] = LAST + 1
 
     example: ClassVar[Example] = Example(
         (PublicColumn("months", 0.0, 60.0), BOOLEAN, CATEGORY),
@@ -133,14 +198,16 @@ class CoxApproximate(Gaussian):
     event: Annotated[int, Range(0)]
     covariates: Annotated[tuple[Annotated[int, Range(0)], ...], Length(1)]
     levels: tuple[Annotated[int, Range(0)], ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
     names: tuple[str, ...]
     units: tuple[Positive, ...]
     time_low: Annotated[float, Range(0)]
     time_high: float
     tau: Positive
-    intervals: Annotated[int, Range(1, 1000)]
     nominal_events: Whole
-    order: Annotated[int, Range(2, 4)] = 2
+    cells: Annotated[int, Range(1, 1024)] = 128
+    bins: Annotated[int, Range(2, 1024)] = 64
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
@@ -163,14 +230,16 @@ class CoxApproximate(Gaussian):
             raise PlanError(
                 "levels, names and units must have an entry for each coefficient of the covariates."
             )
+        if not len(self.levels) == len(self.covariates) == len(self.low) == len(self.high):
+            raise PlanError("levels, low and high must have an entry for each covariate.")
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Design intervals and order from public numbers; raise PlanError if noise is too large."""
+        """Design the sums from public numbers; raise PlanError if noise would hide the model."""
         columns = facts.columns
         time, event = followed(columns, options.time, options.event)
         require_budget(facts.budget)
-        noise = noise_multiplier_for(facts) or 0.0
+        multiplier = noise_multiplier_for(facts) or 0.0
         rest = [c.name for c in columns if c.name not in (options.time, options.event)]
         at = [position(columns, name, "covariates") for name in options.covariates or rest]
         used = [columns[j] for j in at]
@@ -183,169 +252,345 @@ class CoxApproximate(Gaussian):
             event=event,
             covariates=tuple(at),
             levels=tuple(c.levels for c in used),
+            low=tuple(c.low for c in used),
+            high=tuple(c.high for c in used),
             names=names,
             units=units,
             time_low=columns[time].low,
             time_high=columns[time].high,
             tau=options.tau or columns[time].high,
-            intervals=interval_exits.usual_intervals(
-                facts.nominal_n, max(noise / sqrt(_EXITS), 1.0)
-            ),
-            order=4,
         )
-        spent = noise / sqrt(1 - _EXITS)
-        if task._expected_noise(spent) <= _SERIES:
-            return task
-        task = replace(task, order=2)
-        if (error := task._expected_noise(spent)) > _HOPELESS:
+        needed = task._needed_events(multiplier)
+        if options.nominal_events < needed:
             raise PlanError(
-                f"nominal_events must be at least {task.nominal_events * error / _HOPELESS:.0f}, "
-                f"got {task.nominal_events}: the noise in a coefficient would be about {error:.2f} "
-                "for half the range of its column; raise epsilon, or name fewer covariates."
+                f"nominal_events must be at least {needed:,} for {len(names)} coefficients at this "
+                f"budget, got {options.nominal_events:,}: noise would hide the model; raise "
+                "epsilon, or name fewer covariates."
             )
-        return task
+        noise = multiplier * sqrt(task._columns.places[1] / _SHARES[PLACES])
+        # Doubled while it is exact: a logarithm may differ in its last bit between machines.
+        bins = FEWEST_BINS
+        while bins < MOST_BINS and _FEW * bins * noise <= facts.nominal_n:
+            bins *= 2
+        return replace(task, bins=bins)
+
+    def _needed_events(self, multiplier: float) -> int:
+        """Return the number of events at which noise is as large as the curvature of a column."""
+        size = _STEEP * sum(sqrt(max(n - 1, 1)) for n in self.levels)
+        share = 2 * sum(a * b for a, b in zip(_SHARES[NULL:], _CURVATURE, strict=True))
+        return int(2 * sqrt(self._width) * multiplier * (1 + size) / sqrt(share)) + 1
 
     def describe(self) -> str:
         return (
-            f"Silos count records that leave with and without the event in each of "
-            f"{self.intervals} intervals of time. Then, for {len(self.names)} coefficients, they "
-            "sum covariates times residuals of events, and products of covariates times "
-            "cumulative hazards. Approximate hazard ratios are computed from these noisy numbers."
+            f"Silos count columns, and records that leave with and without the event in each of "
+            f"{self.cells} cells of time. Four rounds sum gradients and curvatures of "
+            f"{len(self.names)} coefficients, cut to public lengths. Approximate hazard ratios are "
+            "computed from these noisy numbers."
         )
 
+    # Columns --------------------------------------------------------------------------------------
+
     @cached_property
-    def _series(self) -> Series:
-        return Series(len(self.names), self.order)
+    def _columns(self) -> Design:
+        """Covariates, and the event in place of a target."""
+        terms = []
+        for j, levels, low, high in zip(
+            self.covariates, self.levels, self.low, self.high, strict=True
+        ):
+            of: Callable[[Records], Floats | Integers] = partial(_codes, j, levels, self.frac_bits)
+            if not levels:
+                of = partial(_places, j, 1 << self.frac_bits)
+            terms.append(Term(str(j), of, low, high, tuple(map(str, range(levels)))))
+        event = Term("event", partial(_codes, self.event, 2, self.frac_bits), levels=("0", "1"))
+        return Design(tuple(terms), event, self.bins)
+
+    @property
+    def _width(self) -> int:
+        """Number of entries of a row: of covariates, of all pieces but the first, and a 1."""
+        return len(self.names) + _PIECES
+
+    @cached_property
+    def _ends(self) -> Floats:
+        """Ends of the cells of time, from 0 to 1; shape (cells + 1,)."""
+        return np.asarray((np.arange(self.cells + 1) / self.cells) ** 2)
+
+    def _exits(self, records: Records) -> tuple[Floats, Flags]:
+        """Return the time of each record as a share of the horizon, and if the event ended it."""
+        one, steps = 1 << self.frac_bits, records[:, self.time].astype(np.int64)
+        at = self.time_low + (steps + one) * ((self.time_high - self.time_low) / (2 * one))
+        # A record at the horizon was followed to it; one at the top of the box may have been
+        # clipped.
+        beyond = (at >= self.tau) | (steps >= one)
+        event = (codes(records[:, self.event], 2, self.frac_bits) == 1) & ~beyond
+        return np.where(beyond, 1.0, np.clip(at / self.tau, 0.0, 1.0)), event
 
     # Contributions --------------------------------------------------------------------------------
 
-    @cached_property
-    def _balls(self) -> tuple[tuple[float, float], ...]:
-        """Middle and radius of the smallest ball around the possible values of each column.
-
-        Indicators of all categories but the first are corners of a simplex, and 0 is one of them.
-        """
-        small = {0: (0.0, 1.0), 2: (0.5, 0.5)}
-        return tuple(small.get(n) or (1 / (n - 1), sqrt(1 - 1 / (n - 1))) for n in self.levels)
-
-    @cached_property
-    def _length(self) -> float:
-        """Largest length of a record's covariates, by which they are divided."""
-        return sqrt(sum(radius**2 for _, radius in self._balls))
-
-    def covariates_of(self, records: Records) -> Floats:
-        """Return covariates around the middle of their possible values; shape (p, n_samples)."""
-        rows: list[Floats] = []
-        for j, n, (middle, _) in zip(self.covariates, self.levels, self._balls, strict=True):
-            found = codes(records[:, j], n or 1, self.frac_bits)
-            rows += [np.asarray((found == level) - middle) for level in range(1, n)]
-            rows += [records[:, j] / (1 << self.frac_bits)] * (n == 0)
-        return np.array(rows)
-
-    def _exits(self, records: Records) -> tuple[Integers, Integers, Floats]:
-        """Return event (0 or 1), row of the table, and time in intervals of each record."""
-        one, steps = 1 << self.frac_bits, records[:, self.time].astype(np.int64)
-        at = self.time_low + (steps + one) * ((self.time_high - self.time_low) / (2 * one))
-        time = np.clip(at * (self.intervals / self.tau), 0, self.intervals + 1)
-        row = np.maximum(np.ceil(time).astype(np.int64) - 1, 0)
-        # A record at the horizon was followed to it; one at the top of the box may have been
-        # clipped.
-        row[(time >= self.intervals) | (steps >= one)] = self.intervals
-        return codes(records[:, self.event], 2, self.frac_bits), row, time
-
     def start(self) -> State:
         """Return the empty state before the first round."""
-        numbers, moments = (np.zeros(self.blocks(t)[0].size) for t in (0, 1))
-        empty = interval_exits.table_of(numbers)
-        return encode_state(_FitState(exits=empty, hazard=empty[:, 0], moments=moments))
+        zeros, packed = np.zeros(self._width), np.zeros(self._width * (self._width + 1) // 2)
+        return encode_state(
+            _Known(
+                columns=self._columns.unplaced(),
+                hazard=np.zeros(self.cells + 1),
+                pieces=np.zeros(_PIECES - 1),
+                events=1.0,
+                weights=zeros,
+                curvature=packed,
+                last=zeros,
+                squares=packed,
+            )
+        )
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the block of exits, with each record in one cell; then of vectors of norm 1."""
-        if t == 0:
-            return (Block.counting("exits", (2 * self.intervals + 1,), _EXITS),)
-        size, squared = 1 + len(self.names) + len(self._series.exponents), 1 << 2 * COUNT_BITS
-        # The L1 norm by Cauchy and Schwarz: only the L2 norm is checked in integers.
-        return (Block("moments", (size,), isqrt(size * squared), squared, 1 - _EXITS),)
+        """Return counts of bins and exits, of bins; then of vectors of norm 1, and of sizes."""
+        if t < NULL:
+            size, touched = self._columns.spreads if t else self._columns.places
+            found = [Block.counting("spreads" if t else "places", (size,), _SHARES[t], touched)]
+            if t == PLACES:
+                found.append(Block.counting("exits", (self.cells + 1, 2), _EXITS))
+            return tuple(found)
+        at, q, share = t - NULL, self._width, _SHARES[t]
+        pairs, gradient = q * (q + 1) // 2, 1 - _CURVATURE[at] - _SIZES[at]
+        meat = _SANDWICH * gradient if t == LAST else 0.0
+        found = [
+            _ball("gradient", q, share * (gradient - meat)),
+            _ball("curvature", pairs, share * _CURVATURE[at]),
+        ]
+        if t < LAST:
+            kinds = 2 if t == NULL else 1  # of gradients, and of curvatures
+            found.append(Block.counting("sizes", (kinds, len(CLASSES)), share * _SIZES[at], kinds))
+        else:
+            found.append(_ball("sandwich", pairs, share * meat))
+        return tuple(found)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return the rows of records to each block."""
+        known, one = self._read(state), 1 << COUNT_BITS
+        if t == SPREADS:
+            cells = self._columns.cells_of_spreads(known.columns, records)
+            return (Rows(cells, np.full(cells.shape, one, dtype=np.int64)),)
+        if t == PLACES:
+            cells = self._columns.cells_of_places(records)
+            time, event = self._exits(records)
+            exits = 2 * np.floor(np.sqrt(time) * self.cells).astype(np.int64) + ~event
+            return (
+                Rows(cells, np.full(cells.shape, one, dtype=np.int64)),
+                Rows.at([exits], [one]),
+            )
+        with np.errstate(all="ignore"):  # a dishonest state has any numbers; balls leave them out
+            return self._payloads(t, known, records)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return exits; then residuals times covariates, and hazards times their products."""
-        total = np.zeros(self.blocks(t)[0].size, dtype=np.int64)
-        known = self._read(state)
-        for part in in_cache(records, _PART):
-            event, row, time = self._exits(part)
-            if t == 0:
-                words = interval_exits.word_of(row, event, self.intervals)
-                total += np.bincount(words, minlength=len(total)) << COUNT_BITS
-                continue
-            before = np.minimum(time.astype(np.int64), self.intervals - 1)
-            step = known.hazard[before + 1] - known.hazard[before]
-            hazard = known.hazard[before] + step * np.minimum(time - before, 1.0)
-            residual = event * (row < known.last) - hazard
-            total += self._moments(known, self.covariates_of(part), residual, hazard)
+        """Return the sums of all blocks over records."""
+        blocks = self.blocks(t)
+        total = np.zeros(sum(block.size for block in blocks), dtype=np.int64)
+        for part in in_cache(records):
+            rows = self.rows(t, state, part)
+            total += np.concatenate([summed(*pair) for pair in zip(rows, blocks, strict=True)])
         return total
 
-    def _moments(self, known: _FitState, x: Floats, residual: Floats, hazard: Floats) -> Integers:
-        """Return the sum of the vectors of a few records.
+    @cached_property
+    def _kinds(self) -> tuple[Integers, Integers]:
+        """The piece of each entry of a row, and of each product: 0 for all, `_PIECES` for none."""
+        entry = np.array([0] * len(self.names) + list(range(1, _PIECES)) + [0])
+        first, second = (entry[part] for part in np.triu_indices(self._width))
+        alike = (first == second) | (first == 0) | (second == 0)
+        return entry, np.where(alike, np.maximum(first, second), _PIECES)
 
-        A vector whose norm is above one after truncation, or not a number, becomes 0.
-        """
-        products = self._series.products(x / self._length)
-        unit, worth = self._scales(float(known.hazard.max()))
-        vectors = np.concatenate([residual * products[: 1 + len(x)], (worth * hazard) * products])
-        vectors = np.trunc(vectors * ((1 << COUNT_BITS) / unit))  # toward zero: no norm grows
-        norms = np.zeros_like(hazard)
-        # Element by element, so that a vector does not depend on the other records. Squares are
-        # exact below 2**53 and above the bound otherwise.
-        for words in vectors:
-            norms += words * words
-        vectors[:, ~(norms <= 1 << 2 * COUNT_BITS)] = 0.0
-        return np.asarray(vectors.sum(axis=1).astype(np.int64))
+    def _payloads(self, t: int, known: _Known, records: Records) -> tuple[Rows, ...]:
+        covariates = self._columns.rows(known.columns, records)
+        pieces = np.ones((_PIECES - 1, len(records)))
+        rows = np.concatenate([covariates[:-1], pieces, covariates[-1:]])
+        events, hazards = self._of_pieces(known, rows, records)
+        left = events - hazards
+        of_entry, of_product = self._kinds
+        residuals = np.concatenate([left.sum(axis=0)[None], left[1:]])
+        nothing = np.zeros((1, len(records)))
+        weights = np.concatenate([hazards.sum(axis=0)[None], hazards[1:], nothing])
+        gradients = rows * residuals[of_entry]
+        curvatures = products(rows) * weights[of_product]
+        found = [
+            Rows.dense(ball(gradients, known.cut)),
+            Rows.dense(ball(curvatures, known.length)),
+        ]
+        sizes = lengths(gradients)
+        if t == LAST:
+            shortened = gradients / np.maximum(sizes, known.squares_cut)
+            return (*found, Rows.dense(ball(products(shortened), 1.0)))
+        if self._share(known) < _RARE:
+            # Few records have an event that is rare. Their sizes would be hidden by noise.
+            sizes = np.maximum(sizes, lengths(covariates))
+        cells = [class_of(sizes), len(CLASSES) + class_of(lengths(curvatures))]
+        cells = cells[: 2 if t == NULL else 1]
+        return (*found, Rows.at(cells, [1 << COUNT_BITS] * len(cells)))
 
-    def _scales(self, top: float) -> tuple[float, float]:
-        """Return the largest length of a record's vector, and the weight of a hazard of 1 in it.
+    def _of_pieces(self, known: _Known, rows: Floats, records: Records) -> tuple[Floats, Floats]:
+        """Return events and hazards of records in each piece of time, shape (pieces, n_samples)."""
+        time, event = self._exits(records)
+        margin = np.zeros(len(records))
+        p = len(self.names)
+        for place in (*range(p), self._width - 1):  # no product of matrices, whose rounding may
+            margin += known.weights[place] * rows[place]  # depend on the other records
+        factors = np.append(0.0, known.weights[p:-1])
+        hazard = np.interp(time, self._ends, known.hazard)
+        walls = np.interp(known.pieces, self._ends, known.hazard)
+        begin, end = np.append(0.0, walls), np.append(walls, np.inf)
+        lived = np.clip(hazard, begin[:, None], end[:, None]) - begin[:, None]
+        piece = (time > known.pieces[:, None]).sum(axis=0)
+        events = event & (piece == np.arange(_PIECES)[:, None])
+        return events.astype(np.float64), lived * exponential(margin + factors[:, None])
 
-        `top` is the largest hazard. A residual is in ``[-top, 1]``; with covariates of length at
-        most 1 its squared length is at most ``2 max(1, top)**2``. Products of k covariates have at
-        most ``(worth * top)**2``.
-        """
-        top = max(top, _LEAST_TOP)
-        worth = _WORTH / min(top, 1.0)
-        squared = 2 * max(1.0, top) ** 2 + (self.order + 1) * (worth * top) ** 2
-        return sqrt(squared), worth
+    def _share(self, known: _Known) -> float:
+        """Return the share of records with the event."""
+        return min(known.events / max(known.columns.n, 1.0), 1.0)
 
-    def _read(self, state: GridState) -> _FitState:
-        # Clipped on every read, so that the norm holds for every state, also a dishonest one.
-        known = decode_state(_FitState, state, self.frac_bits)
-        return replace(known, hazard=np.clip(known.hazard, 0.0, _TOP))
+    def _read(self, state: GridState) -> _Known:
+        known = decode_state(_Known, state, self.frac_bits)
+        reference = np.clip(known.columns.reference, 0, np.maximum(self.levels, 1) - 1)
+        cuts = {
+            name: max(getattr(known, name), CLASSES[0]) for name in ("cut", "length", "squares_cut")
+        }
+        # Bounds hold for any state; this keeps the arithmetic of a dishonest one defined.
+        return replace(known, columns=replace(known.columns, reference=reference), **cuts)
+
+    # What follows ---------------------------------------------------------------------------------
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Return the hazard of intervals with enough records at risk; then the sums, in records."""
-        known = self._read(state)
-        if t == 0:
-            numbers, noise = released["exits"].in_records()
-            exits = interval_exits.table_of(numbers)
-            steps = -np.log1p(-interval_exits.hazards(exits, noise)[0])
-            hazard = np.maximum.accumulate(np.append(0.0, np.cumsum(steps)))
-            usable = interval_exits.usable(*interval_exits.at_risk(exits, noise))
-            # beyond, all are censored: the hazard stays as it is, and no event counts
-            last = int(np.count_nonzero(usable & (hazard[1:] <= _TOP)))
-            hazard = np.minimum(hazard, hazard[last])
-            return encode_state(replace(known, exits=exits, hazard=hazard, last=last))
-        unit, _ = self._scales(float(known.hazard.max()))
-        words, noise = released["moments"].in_records()
-        return encode_state(replace(known, moments=words * unit, noise=noise * unit))
+        """Return the state with places and hazards, the next weights and cuts, or the last sums."""
+        return encode_state(self._updated(t, self._read(state), released))
+
+    def _updated(self, t: int, known: _Known, released: Mapping[str, NoisyBlock]) -> _Known:
+        if t == PLACES:
+            words, noise = released["places"].in_records()
+            columns = self._columns.read_places(known.columns, words, noise)
+            exits, noise = released["exits"].in_records()
+            hazard, events = common_hazard(exits, self._ends, noise)
+            total = np.cumsum(events)
+            ends = np.searchsorted(total, total[-1] * np.arange(1, _PIECES) / _PIECES)
+            return replace(
+                known,
+                columns=columns,
+                hazard=hazard,
+                pieces=self._ends[np.minimum(ends + 1, self.cells)],
+                events=max(float(exits[:, 0].sum()), 1.0),
+            )
+        if t == SPREADS:
+            words, noise = released["spreads"].in_records()
+            words = words.reshape(self._columns.spreads[1], -1)
+            columns = self._columns.read_spreads(known.columns, words, noise)
+            squared = self._columns.reach_squared(columns) + 1.0
+            usual, most, least = _USUAL_TOP
+            return replace(
+                known,
+                columns=columns,
+                cut=sqrt(squared) * max(1.0, usual * known.top),
+                length=max(min(known.top, most), least) * squared,
+            )
+        return self._after_step(t, known, released)
+
+    def _after_step(self, t: int, known: _Known, released: Mapping[str, NoisyBlock]) -> _Known:
+        words, noise = released["curvature"].in_records(BITS)
+        # Of an entry off the diagonal, whose products have the factor root of 2.
+        noise *= known.length / sqrt(2)
+        curvature = Curvature(matrix_of(words * known.length), noise, known.lost_curvature)
+        sizes, of_sizes = np.zeros((1, len(CLASSES))), 0.0
+        if t < LAST:
+            sizes, of_sizes = released["sizes"].in_records()
+        if t == NULL:
+            tail = Tail.of(sizes[1], of_sizes, self._most(known)[1], known.columns.n)
+            curvature = replace(curvature, lost=float(tail.excess(np.array([known.length]))[0]))
+        else:
+            curvature = curvature.drawn_to(known.of_curvature, same=False)
+        value, noise = released["gradient"].in_records(BITS)
+        known = replace(
+            known,
+            curvature=packed_of(curvature.matrix),
+            curvature_std=curvature.noise_std,
+            curvature_lost=curvature.lost,
+            last=value * known.cut,
+            last_std=noise * known.cut,
+        )
+        if t == LAST:
+            words, noise = released["sandwich"].in_records(BITS)
+            unit = known.squares_cut**2
+            return replace(known, squares=words * unit, squares_std=noise * unit / sqrt(2))
+        if t == NULL:
+            known = self._without_weak(known)
+        return self._stepped(t, known, sizes, of_sizes)
+
+    def _without_weak(self, known: _Known) -> _Known:
+        """Return the state without categories whose own curvature is not above its noise."""
+        matrix, columns = known.of_curvature.matrix, known.columns
+        own = np.diag(matrix) - matrix[:, -1] ** 2 / max(float(matrix[-1, -1]), 1e-9)
+        own = own[: len(self.names)]
+        weak = (columns.rare > 0) & (own < _WEAK * known.curvature_std)
+        return replace(known, columns=replace(columns, shown=columns.shown * ~weak))
+
+    def _stepped(self, t: int, known: _Known, counts: Floats, noise: float) -> _Known:
+        """Return the state with weights one step on, and with the cuts of the next round."""
+        columns, following = known.columns, {block.name: block for block in self.blocks(t + 1)}
+        sizes = next(block for block in self.blocks(t) if block.name == "sizes")
+        multiplier = _Z * noise * sqrt(sizes.weight / sizes.shape[0])
+
+        def price(name: str) -> float:
+            return multiplier / sqrt(following[name].weight)
+
+        most, most_curvature = self._most(known)
+        tail = Tail.of(counts[0], noise, most, columns.n)
+        cut, lost = tail.cut(price("gradient"))
+        lost_now = known.lost
+        if t == NULL:  # the first cut did not know the sizes
+            lost_now = float(tail.excess(np.array([known.cut]))[0])
+        typical = float(CLASSES[middle_class(counts[0], columns.n)])
+        if self._share(known) < _RARE:  # sizes were raised to those of events
+            typical *= 2 * self._share(known)
+        hidden = _SAME_WAY * typical * float(columns.rare[columns.shown == 0].sum())
+        weights = self._moved(replace(known, lost=hypot(lost_now, hidden))).weights
+        known = replace(
+            known, weights=weights, cut=_GROWTH * cut, lost=hypot(_GROWTH * lost, hidden)
+        )
+        if t == NULL:
+            tail = Tail.of(counts[1], noise, most_curvature, columns.n)
+            length, lost = tail.cut(price("curvature"))
+            return replace(known, length=_GROWTH * length, lost_curvature=_GROWTH * lost)
+        if t + 1 == LAST:
+            at = cut_of_squares(counts[0], noise, columns.n, price("sandwich"))
+            known = replace(known, squares_cut=at)
+        return known
+
+    def _most(self, known: _Known) -> tuple[float, float]:
+        """Return the largest usual sizes of gradients and of curvatures at the common hazard."""
+        squared = self._columns.reach_squared(known.columns, whole_box=True) + 1.0
+        top = max(known.top, 1.0)
+        return sqrt(squared) * top, top * squared
+
+    def _moved(self, known: _Known, last: bool = False) -> Solution:
+        """Return the solution one step on, whose weights are not too far away."""
+        p, columns = len(self.names), known.columns
+        deviation = np.full(self._width, 1.0)
+        deviation[:p] = PRIOR / np.maximum(columns.spread, 1e-9)
+        deviation[p:-1] = _FACTOR
+        found = moved(
+            known.weights,
+            (Gradient(known.weights, known.last, known.last_std, known.lost),),
+            known.of_curvature,
+            Prior(np.zeros(self._width), deviation, known.kept),
+            drift=_DRIFT,
+            last=last,
+        )
+        most = _FARTHEST * deviation
+        if not last:  # a skewed column would go too far
+            far = _FARTHEST_MARGIN / np.maximum(columns.reach, 1e-9)
+            most[:p] = np.minimum(most[:p], far)
+        weights = known.weights + np.clip(found.weights - known.weights, -most, most)
+        return replace(found, weights=np.clip(weights, -_LARGEST, _LARGEST))
 
     # The estimate ---------------------------------------------------------------------------------
 
-    def _expected_noise(self, noise: float) -> float:
-        """Return the noise of a coefficient, for half of a column's range, in typical data."""
-        unit, _ = self._scales(1.0)
-        return noise * unit * self._length / (self.nominal_events * _SPREAD)
-
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the expected 95 % half-width of a coefficient, for half of a column's range."""
-        error = self._expected_noise(noise_std / (1 << COUNT_BITS))
-        return {"coefficient_half_width": np.array([INTERVAL_95["gaussian"] * error])}
+        """Return no forecast: half-widths depend on tails and correlations of the columns."""
+        return {}
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return coefficients and hazard ratios with their 95 % intervals.
@@ -354,63 +599,77 @@ class CoxApproximate(Gaussian):
         -------
         dict
             Of shape (p,): ``coef``, the logarithm of ``hazard_ratio``, for one data unit or
-            relative to the first category. Each has the ends of both intervals. ``attenuated`` is
-            1 where an effect is too strong for its interval. Of shape (1,): ``score`` and
-            ``score_p``, the test that all are 0, and ``horizon``, beyond which too few are at risk.
-            Records with a longer follow-up are censored there. ``exits`` of shape
-            (intervals + 1, 2) are noisy numbers with and without the event, the last one at the
-            horizon.
+            relative to the first category. Each has the ends of both intervals. What is not known
+            is not a number, and its intervals have no bound. ``covariance`` of the noise and
+            ``sampling_covariance`` have the shape (p, p). ``far_values`` is 1 for a number of which
+            some records are far from the others. They may have most of the say, and noise hides
+            how much of it the cut takes away. Of shape (1,): ``wald`` and ``wald_p``, the test that
+            all known coefficients are 0; ``records`` and ``records_half_width``, the noisy number
+            of records. ``hazard`` is the common cumulative hazard at ``times``.
 
         Notes
         -----
         The noise interval is for the maximum of the partial likelihood of all records [C72]_,
-        censored at the horizon. It includes the error of the truncated series.
+        censored at the horizon.
         """
         from scipy.special import chdtrc
 
-        known, units = self._read(state), np.array(self.units)
-        _, worth = self._scales(float(known.hazard.max()))
-        residuals, sums = np.split(known.moments, [1 + len(self.names)])
-        found = self._series.solve(
-            residuals, sums / worth, known.noise, known.noise / worth, _drift(known)
+        known = self._read(state)
+        solution = self._moved(known, last=True)
+        noise = _OF_NOISE**2 * solution.noise + _OF_SAMPLING**2 * solution.inverse
+        solution = replace(solution, noise=noise)
+        sampling = sandwich(solution, matrix_of(known.squares), known.squares_std, known.kept)
+        p = len(self.names)
+        scale = report.Scale(
+            np.insert(self._columns.back(known.columns), [p] * (_PIECES - 1), 0.0, axis=1),
+            self.levels,
+            tuple(int(r) for r in known.columns.reference),
+            (0,) * len(self.levels),
+            tuple(zip(self.low, self.high, strict=True)),
+            unit=1.0,
+            middle=0.0,
         )
-        value = found.coef / self._length
-        noise, sampling = found.ends / self._length, np.diag(found.sampling) / self._length**2
-        sizes = np.maximum(np.array(self.levels) - 1, 1)
-        reach = np.abs(value) * np.repeat([radius for _, radius in self._balls], sizes)
-        # At the ends of a column the series of a large coefficient is wrong, which affects all
-        # coefficients.
-        far = found.length > _CLOSE or float(reach.max()) > _FAR
-        strong = (reach > (_WEAK if self.order == 2 else _FAR)) | far
-        more = self._left(value, reach, found.length) + _OF_SAMPLING * np.sqrt(sampling)
-        below, above = INTERVAL_95["gaussian"] * noise + more
-        each = sampled(Estimate(value, value - below, value + above), sampling)
+        units = known.columns.n, known.columns.n_std
+        found = report.results_of(scale, solution, sampling, None, units)
+        own = np.flatnonzero(found["reference"] == 0)
+        coef = {k: v[own] for k, v in found.items() if k.startswith("coef") and "shrunk" not in k}
+        noise, spread = (
+            found[name][np.ix_(own, own)] for name in ("covariance", "sampling_covariance")
+        )
+        clear = np.flatnonzero(np.isfinite(coef["coef"]))
+        values = coef["coef"][clear]
+        wald = 0.0
+        if clear.size:
+            total = (noise + spread)[np.ix_(clear, clear)]
+            wald = float(values @ np.linalg.pinv(total, hermitian=True) @ values)
+        with np.errstate(over="ignore"):
+            ratios = {k.replace("coef", "hazard_ratio"): np.exp(v) for k, v in coef.items()}
         return {
-            **each.mapped(lambda part: part / units).named("coef"),
-            **each.mapped(lambda part: _exp(part / units)).named("hazard_ratio"),
-            "attenuated": strong.astype(np.float64),
-            "score": np.array([found.statistic]),
-            "score_p": np.array([float(chdtrc(len(value), found.statistic))]),
-            "horizon": np.array([known.last * self.tau / self.intervals]),
-            "exits": known.exits,
+            **coef,
+            **ratios,
+            "covariance": noise,
+            "sampling_covariance": spread,
+            "far_values": self._far(known),
+            "wald": np.array([wald]),
+            "wald_p": np.array([float(chdtrc(clear.size, wald)) if clear.size else 1.0]),
+            "records": found["records"],
+            "records_half_width": found["records_half_width"],
+            "times": self._ends * self.tau,
+            "hazard": known.hazard,
         }
 
-    def _left(self, value: Floats, reach: Floats, length: float) -> Floats:
-        """Return the possible error of the estimate without noise, as benchmarks/cox.py shows.
-
-        The remainder of a series grows with the variance of the hazard's logarithm. One step also
-        omits the curvature of the score: half of a skewness of at most 1 for each squared
-        coefficient.
-        """
-        short = self.order == 2
-        of_all = (_LONG if short else _CURVED) * min(length, _CLOSE)
-        return np.abs(value) * (of_all + _SKEW * reach * short)
+    def _far(self, known: _Known) -> Floats:
+        """Return 1 for each number with far values, and 0 for others."""
+        columns = known.columns
+        steep = columns.reach / np.maximum(columns.spread, 1e-9) > _LONG
+        numbers = np.repeat(np.array(self.levels) == 0, np.maximum(np.array(self.levels) - 1, 1))
+        return np.asarray(steep & numbers, dtype=np.float64)
 
     def summary(
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
     ) -> Summary:
         """Summarise the approximate hazard ratios that differ from 1, with sampling."""
-        valid = results["attenuated"] == 0
+        known, valid = np.isfinite(results["coef"]), results["far_values"] == 0
         shown = significance.clear(list(Estimate.of(results, "coef").cells()))
         places = [i for i in shown.tolist() if valid[i]]
         parts = listing(
@@ -422,23 +681,29 @@ class CoxApproximate(Gaussian):
         return Summary(
             result=result,
             reliability=significance.how_sure(
-                len(places), len(valid), "approximate hazard ratios differ from 1"
+                len(places), len(known), "approximate hazard ratios differ from 1"
             )
-            + f" Intervals of {len(valid) - int(valid.sum())} are not valid.",
+            + f" {len(known) - int(known.sum())} are not known. Intervals of "
+            f"{int((known & ~valid).sum())} are not valid.",
         )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return hazard ratios, a picture of coefficients, and the test."""
-        marks = np.where(results["attenuated"] > 0, ATTENUATED, "")
+        known = np.isfinite(results["coef"])
+        marks = np.where(known & (results["far_values"] > 0), FAR, "")
         value, low, high = (results[f"coef{end}"] * self.units for end in ("", "_low", "_high"))
-        test = (float(len(self.names)), float(results["score"][0]), PValue(results["score_p"][0]))
+        test = (float(known.sum()), float(results["wald"][0]), PValue(results["wald_p"][0]))
         return (
             Table(
                 f"Approximate hazard ratios of {columns[self.event]}",
                 ("covariate", "one unit, or against the first category", ""),
                 tuple(
-                    (name, number_of(results, "hazard_ratio", i), str(mark))
-                    for i, (name, mark) in enumerate(zip(self.names, marks, strict=True))
+                    (
+                        name,
+                        number_of(results, "hazard_ratio", i) if known[i] else NOT_KNOWN,
+                        str(marks[i]),
+                    )
+                    for i, name in enumerate(self.names)
                 ),
                 f"{_NOTE} {WITH_POPULATION} Above 1: the event comes sooner.",
             ),
@@ -446,24 +711,66 @@ class CoxApproximate(Gaussian):
                 "Logarithm of approximate hazard ratios",
                 around(value, (high - low) / 2, labels=(self.names,)),
                 "For half of a range, or a category. Whiskers: 95 % (privacy noise only).",
+                NOT_KNOWN,
             ),
             Table(
                 "Does any covariate matter?",
-                ("score test", "degrees of freedom", "chi-square", "p"),
-                (("all hazard ratios are 1", *test),),
-                "The test includes the noise. If all hazard ratios are 1, none is attenuated.",
+                ("Wald test", "degrees of freedom", "chi-square", "p"),
+                (("all known hazard ratios are 1", *test),),
+                "The test includes the noise.",
             ),
         )
 
 
-def _drift(known: _FitState) -> float:
-    """Return the variance of the cumulative hazard among events."""
-    steps = np.diff(known.hazard)
-    events = np.maximum(interval_exits.at_risk(known.exits, 0.0)[0], 0.0) * steps
-    events /= max(float(events.sum()), 1.0)
-    middle = known.hazard[1:] - steps / 2
-    return float(events @ middle**2 - (events @ middle) ** 2)
+def common_hazard(exits: Floats, ends: Floats, noise: float) -> tuple[Floats, Floats]:
+    """Return the cumulative hazard at the ends of cells, and the events that it expects in each.
+
+    Parameters
+    ----------
+    exits : ndarray of shape (cells + 1, 2)
+        Noisy numbers of records that leave with and without the event. The last row is for those
+        who are there at the end.
+    ends : ndarray of shape (cells + 1,)
+        Ends of cells, from 0 on.
+    noise : float
+        Deviation of each number.
+    """
+    cells, widths = len(ends) - 1, np.diff(ends)
+    events, out = exits[:-1, 0], exits.sum(axis=1)
+    left = np.cumsum(out[::-1])[::-1]
+    lived = widths * (left[1:] + out[:-1] / 2)
+    error = widths * noise * np.sqrt(2 * np.arange(cells + 1, 1, -1.0))
+    fewest = _FEWEST_EVENTS * max(float(events.sum()), 1.0)
+    walls = [0]
+    for end in range(1, cells + 1):
+        part = slice(walls[-1], end)
+        clear = _CLEAR * noise * sqrt(end - walls[-1])
+        if events[part].sum() > max(clear, fewest) and lived[part].sum() > _CLEAR * float(
+            np.sqrt((error[part] ** 2).sum())
+        ):
+            walls.append(end)
+    walls = [*walls[: max(len(walls) - 1, 1)], cells]  # the rest joins the last block
+    rates = np.zeros(cells)
+    for first, end in pairwise(walls):
+        part = slice(first, end)
+        size = max(float(lived[part].sum()), (noise + 1e-9) * float(widths[part].sum()))
+        rates[part] = max(float(events[part].sum()), 0.0) / size
+    hazard = np.append(0.0, np.cumsum(rates * widths))
+    return hazard, rates * np.maximum(lived, 0.0) + 1e-9
 
 
-def _exp(logarithm: Floats) -> Floats:
-    return np.asarray(np.exp(np.clip(logarithm, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)))
+# Functions with names: a task is sent to workers, and a fitted model is stored.
+
+
+def _codes(column: int, levels: int, frac_bits: int, records: Records) -> Integers:
+    return codes(records[:, column], levels, frac_bits)
+
+
+def _places(column: int, one: int, records: Records) -> Floats:
+    return records[:, column] / one
+
+
+def _ball(name: str, size: int, weight: float) -> Block:
+    """Return the block of sums of payloads in the unit ball."""
+    # The L1 norm by Cauchy and Schwarz: only the L2 norm is checked in integers.
+    return Block(name, (size,), isqrt(size << 2 * BITS), 1 << 2 * BITS, weight)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,7 +178,7 @@ def test_formulas_that_do_not_fit_are_refused_before_anything_is_spent(
     assert says in str(refused.value)
 
 
-def test_the_estimator_takes_a_formula() -> None:
+def test_the_estimator_takes_a_formula(tmp_path: Path) -> None:
     model = zero_noise(DPGeneralizedLinearRegressor)(
         formula="y ~ treated + age + site", epsilon=1e4, delta=1e-6, bounds=SCHEMA,
         nominal_n=16_000,
@@ -188,6 +189,9 @@ def test_the_estimator_takes_a_formula() -> None:
     assert model.coef_[0] == pytest.approx(1.0, abs=0.25)
     first, last = (model.predict(frames[0].head(50), silo=f"silo-{i}") for i in (0, 7))
     assert np.mean(last - first) == pytest.approx(6, abs=0.5)
+    model.save(tmp_path / "model.json")
+    again = DPGeneralizedLinearRegressor.load(tmp_path / "model.json", bounds=SCHEMA)
+    assert np.array_equal(again.predict(frames[0].head(50), silo="silo-0"), first)
     with pytest.raises(PlanError, match="need a silo"):
         model.predict(frames[0])
     with pytest.raises(PlanError, match="must be one of silo-0"):

@@ -164,7 +164,7 @@ def _hazards(release: Release) -> list[Figure]:
     if release.plan.task.name == "cox":
         widths = _planned_coefficients(release)
         found = [replace(f, planned=w) for f, w in zip(found, widths, strict=True)]
-    unknown = results.get("attenuated", results.get("reason"))
+    unknown = results.get("far_values", results.get("reason"))
     assert unknown is not None
     return [replace(f, known=not mark) for f, mark in zip(found, unknown > 0, strict=True)]
 
@@ -217,10 +217,6 @@ def _released_wald(release: Release) -> dict[str, float]:
     return first_of(release.results["wald_p"], "all coefficients")
 
 
-def _released_score(release: Release) -> dict[str, float]:
-    return first_of(release.results["score_p"], "all coefficients")
-
-
 def _likelihood_ratio(covariates: Callable[[Table], tuple[Column, ...]]) -> Any:
     def p_of(frame: DataFrame, table: Table) -> dict[str, float]:
         test = _cox(frame, table, covariates(table)).log_likelihood_ratio_test()
@@ -251,7 +247,7 @@ JUDGES = (
         )
         for name, covariates, released in (
             ("cox", _few, _released_wald),
-            ("cox-approximate", _all, _released_score),
+            ("cox-approximate", _all, _released_wald),
         )
     ),
 )
