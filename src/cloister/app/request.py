@@ -26,6 +26,8 @@ class Request(BaseModel):
         Options of the task.
     files : dict of silo name to Path
     schema_file : Path
+    reading : Path, optional
+        Settings of each file, as in :class:`~cloister.app.files.SiloFiles`.
     columns, epsilon, nominal_n, max_loss
         As in :class:`~cloister.app.job.Job`.
     ledger : Path
@@ -42,6 +44,7 @@ class Request(BaseModel):
     options: dict[str, Any]
     files: dict[str, Path]
     schema_file: Path
+    reading: Path | None = None
     columns: tuple[str, ...]
     epsilon: float | None
     nominal_n: int
@@ -72,6 +75,7 @@ class Request(BaseModel):
         subset = self.columns != schema.names
         return [
             *("run", *map(_word, self.files.values()), "--schema", _word(self.schema_file)),
+            *(("--reading", _word(self.reading)) if self.reading else ()),
             *((f"--columns={_listed(self.columns)}",) if subset else ()),
             *("--task", self.task),
             *(word for option in options for word in ("--set", option)),

@@ -236,7 +236,8 @@ def _options(args: argparse.Namespace, question: str, names: Sequence[str]) -> d
     task = TASKS[question]
     options = task_options(task, args.set)
     row = CAPABILITIES[question].question
-    start = dict(row.start) if row else {}
+    # A text that is empty stands for the default of the task.
+    start = {name: text for name, text in row.start.items() if text} if row else {}
     required = {option.name: option.help for option in options_of(task) if option.required}
     for name in dict.fromkeys((*required, *start)):
         if name in options:

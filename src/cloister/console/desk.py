@@ -37,14 +37,24 @@ from cloister.console.questions import AS_IS, FormState
 from cloister.core.capability import QUESTION_GROUPS, QUESTIONS
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
 from cloister.core.html import page
-from cloister.data import Remedy, check_file, declared_types, header, is_above, is_table
-from cloister.data.schema import Schema, read_cell, read_codebook
+from cloister.data import (
+    ReadingReport,
+    Remedy,
+    check_file,
+    declared_types,
+    header,
+    is_above,
+    is_table,
+)
+from cloister.data.check import fitted
+from cloister.data.schema import Schema, read_cell, read_codebook, reading_file
 from cloister.privacy import accounting
 from cloister.privacy.ledger import Ledger
 
 _PAGES = (("/", "Files and answers"),)
 _CELLS = ("type", "min", "max", "categories", "format", "spellings")  # fields of one column
 _HEAD = ("dataset", "unit", "max_rows", "decimal", "thousands", "encoding")  # of all columns
+_READING = "-reading"  # ending of the name of a file with the settings of each file
 _CAP = "cap_epsilon"  # ignored if the ledger has a cap for the data set
 
 
@@ -85,12 +95,21 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             proposals = form.getlist("proposal" if "apply-all" in form else "apply")
             for proposal in proposals:
                 state = state.applied(proposal)
-            schema = state.schema()
-            losses = () if AS_IS in form else _losses(state.files, schema)
+            schema, own = state.schema(), "own-formats" in form
+            # Only settings with one meaning are added without a question.
+            reports = {
+                file: fitted(file, schema) if own else (schema, (), check_file(file, schema))
+                for file in state.files
+            }
+            losses = () if AS_IS in form else _losses({f: r for f, (*_, r) in reports.items()})
             if losses:
-                return about_columns(request, state, losses=losses)
+                return about_columns(request, state, losses=losses, own=own)
+            stem = re.sub(r"[^\w-]+", "-", schema.dataset)[:60]
             chosen = [("file", file.name) for file in state.files]
-            chosen.append(("schema", _written(schema, folder).name))
+            chosen.append(("schema", _written(schema.to_toml(), folder, stem).name))
+            if own:
+                text = reading_file({file.name: each for file, (each, *_) in reports.items()})
+                chosen.append(("reading", _written(text, folder, f"{stem}{_READING}").name))
             chosen += [(AS_IS, "1")] if AS_IS in form else []
             return to_page(request, f"/question?{urlencode(chosen)}")
         except CloisterError as error:
@@ -101,9 +120,16 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         state: _Columns,
         problems: Sequence[str] = (),
         losses: Sequence[Loss] = (),
+        own: bool = False,
     ) -> Response:
         # `said` is the name in the template.
-        values = {"said": state, "problems": problems, "losses": losses, "date_formats": _DATES}
+        values = {
+            "own": own,
+            "said": state,
+            "problems": problems,
+            "losses": losses,
+            "date_formats": _DATES,
+        }
         return shown(request, "columns", 2, **values)
 
     def question(request: HttpRequest) -> Response:
@@ -209,7 +235,7 @@ def _is_codebook(path: Path) -> bool:
     if path.suffix.lower() == ".csv":
         with suppress(CloisterError):
             return {"name", "type"} <= set(header(path))
-    return path.suffix.lower() == ".toml"
+    return path.suffix.lower() == ".toml" and not re.search(rf"{_READING}(-\d+)?$", path.stem)
 
 
 def _in(folder: Path, name: str) -> Path:
@@ -371,9 +397,8 @@ class _Columns:
         return read_cell("min", text.replace(sign, "."), kind)
 
 
-def _written(schema: Schema, folder: Path) -> Path:
-    """Write a schema next to the files, unless an equal one exists."""
-    stem, text = re.sub(r"[^\w-]+", "-", schema.dataset)[:60], schema.to_toml()
+def _written(text: str, folder: Path, stem: str) -> Path:
+    """Write TOML next to the files, unless an equal file exists."""
     for path in _inside(folder, folder.glob("*.toml")):
         if path.read_bytes() == text.encode():
             return path
@@ -401,15 +426,14 @@ class Loss:
     apply: str = ""
 
 
-def _losses(files: Iterable[Path], schema: Schema) -> list[Loss]:
+def _losses(reports: Mapping[Path, ReadingReport]) -> list[Loss]:
     """Return the reasons why rows of the files are excluded; empty if few rows are.
 
     Reasons with the same remedy are one, since a field of the page is for all files.
     """
     losses: list[Loss] = []
     found: dict[tuple[str, str], list[str]] = {}
-    for file in files:
-        report = check_file(file, schema)
+    for file, report in reports.items():
         if not (report.causes or is_above(report)):
             continue
         share = f"{report.lost:,} of {report.rows:,} rows ({report.row_share:.1%}) are left out."
@@ -508,7 +532,8 @@ def _line(words: Sequence[str]) -> str:
 
 def _asked(folder: Path, form: Form) -> FormState:
     path = _in(folder, form.get("schema", ""))
-    return FormState(form, _files(folder, form), path, Schema.load(path))
+    reading = _in(folder, name) if (name := form.get("reading", "")) else None
+    return FormState(form, _files(folder, form), path, Schema.load(path), reading)
 
 
 def _priced(entered: FormState, budget: Mapping[str, Any] | None) -> dict[str, object]:

@@ -31,7 +31,14 @@ from cloister.core.errors import CloisterError, DataError
 if sys.platform != "win32":
     import fcntl
 
-_KEPT = ("file", "schema", "as-is", "nominal_n", "epsilon")  # fields that suit all questions
+_KEPT = (
+    "file",
+    "schema",
+    "reading",
+    "as-is",
+    "nominal_n",
+    "epsilon",
+)  # fields that suit all questions
 EVENTS, LOG = "events.jsonl", "log.txt"
 """Files of a job: its events, and all other output of its process."""
 

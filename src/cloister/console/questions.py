@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from cloister.app.files import name_silos
+from cloister.app.files import name_silos, schemas_of
 from cloister.app.forecast import margins
 from cloister.app.job import Job
 from cloister.app.request import Request
@@ -87,12 +87,15 @@ class FormState:
     files : tuple of Path
     schema_file : Path
     schema : Schema
+    reading : Path, optional
+        Settings of each file.
     """
 
     form: Form
     files: tuple[Path, ...]
     schema_file: Path
     schema: Schema
+    reading: Path | None = None
 
     @property
     def name(self) -> str:
@@ -221,7 +224,9 @@ class FormState:
     def errors(self) -> dict[float, float]:
         """Return the expected error at several epsilons where the task has a plan."""
         errors: dict[float, float] = {}
-        for epsilon in sorted({*_CURVE, self.epsilon}):
+        # Labels of near points would overlap.
+        others = (one for one in _CURVE if not 2 / 3 < one / self.epsilon < 3 / 2)
+        for epsilon in sorted([*others, self.epsilon]):
             with suppress(PlanError):
                 error = margins(self._job(epsilon).plan).get(self.want_of, math.inf)
                 errors |= {epsilon: error} if math.isfinite(error) else {}
@@ -300,6 +305,7 @@ class FormState:
             options=self._options(),
             files=name_silos(self.files),
             schema_file=self.schema_file,
+            reading=self.reading,
             columns=self.columns,
             epsilon=epsilon,
             nominal_n=self.nominal_n,
@@ -316,7 +322,8 @@ class FormState:
     def refuse_loss(self) -> None:
         """Raise DataError, which only the owner may see, if too many rows would be excluded."""
         columns = self.columns
-        reports = [check_file(file, self.schema, columns) for file in self.files]
+        schemas = schemas_of(self.schema, self.files, self.reading)
+        reports = [check_file(file, schemas[file], columns) for file in self.files]
         refuse_loss(reports, roles_of(self._options(), columns), self.max_loss)
 
 

@@ -100,6 +100,7 @@ ROWS = {
             "roles": {"time": "number", "event": "yes-no"},
             "hints": _FOLLOWED,
             "start": {"nominal_events": "1000"},
+            "forecast": False,
         },
     },
     "describe": {

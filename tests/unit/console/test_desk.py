@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import tomllib
 from contextlib import suppress
 from html import unescape
 from pathlib import Path
@@ -412,6 +413,31 @@ def test_all_proposals_are_applied_at_once(desk: TestClient, folder: Path) -> No
     schema = Schema.load(folder / "ward.toml")
     assert schema.decimal == ","
     assert {"J", "Ja"} <= {*schema.columns[2].spellings["true"]}
+
+
+def test_each_file_can_have_its_own_format(desk: TestClient, folder: Path, ledger: Path) -> None:
+    german = ["50;70,5;J;no", "40;1.070,5;N;no"] * 60
+    (folder / "north.csv").write_text("\n".join(["age;weight;smoker;asthma", *german]))
+    english = ["50,70.5,yes,no", "40,60.125,no,no"] * 60
+    (folder / "south.csv").write_text("\n".join(["age,weight,smoker,asthma", *english]))
+    said = {"type-2": "boolean", "categories-2": "", "max-1": "2000"}
+    assert "Read each file in its own format" in say(desk, **said)[1]
+    where, page = say(desk, **said, **{"own-formats": "1"})
+    assert where.startswith("/question"), problem(page)
+    assert 'name="reading" value="ward-reading.toml"' in page
+    assert Schema.load(folder / "ward.toml").decimal == "."
+    settings = tomllib.loads((folder / "ward-reading.toml").read_text())
+    assert settings["north.csv"]["decimal"] == ","
+    assert settings["south.csv"].get("decimal", ".") == "."
+    assert "ward-reading" not in desk.get("/").text  # it is no codebook
+    asked = f"{where.partition('?')[2]}&ask=describe&nominal_n=2000&epsilon=3&cap_epsilon=3"
+    assert path_of(desk, spend(desk, asked, "describe")) == "/runs/describe"
+    end = time.monotonic() + 120
+    while "At work" in (page := unescape(desk.get("/runs/describe").text)):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    assert "--reading ward-reading.toml" in page
+    assert "Here is the answer" in page
 
 
 def test_yes_and_no_of_another_language_are_mended_on_the_page(
