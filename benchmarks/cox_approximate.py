@@ -37,7 +37,7 @@ FIRST = (
 )  # fmt: skip
 SECOND = (
     "Aids2", "cost", "dataDIVAT2", "dataOvarian1", "flchain", "Framingham", "grace", "LeukSurv",
-    "prostate", "rhc", "scania", "support2", "uis", "Unemployment", "whas500",
+    "prostate", "rhc", "scania", "support2", "Unemployment", "whas500",
 )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def maximum(study: Study, units: Floats) -> tuple[Floats, Floats]:
     event, x = study.event[order] > 0, study.indicators[order] / units
     ends = np.searchsorted(-study.time[order], -study.time[order], side="right") - 1
     b = np.zeros(x.shape[1])
-    for _ in range(20):
+    for _ in range(60):
         w = np.exp(x @ b)
         at_risk = np.cumsum(w)[ends]
         mean = (np.cumsum(w[:, None] * x, axis=0)[ends] / at_risk[:, None])[event]
@@ -124,6 +124,7 @@ def maximum(study: Study, units: Floats) -> tuple[Floats, Floats]:
         each = np.bincount(ends, event / at_risk, minlength=len(w))
         info = (x * (w * np.cumsum(each[::-1])[::-1])[:, None]).T @ x - mean.T @ mean
         step = np.linalg.solve(info, (x[event] - mean).sum(axis=0))
+        step *= min(1.0, 1 / np.abs(step).max())  # far values: a whole step may overshoot
         b = b + step
         if np.abs(step).max() < 1e-9:
             break

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class FitPlan:
-    """What a fit would cost and how exact it would be.
+    """Cost and expected error of a fit.
 
     Parameters
     ----------

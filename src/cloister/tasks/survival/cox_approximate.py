@@ -1,7 +1,7 @@
 """Approximate Cox regression of many covariates: a piecewise-exponential model from noisy sums.
 
 One noisy table of exits gives a common cumulative hazard. Then a record is a Poisson count of its
-event, with that hazard at its time as exposure. Each piece of time has its factor, because the
+event, with that hazard at its time as exposure. Pieces of time have factors, because the
 common hazard falls as records with a high hazard leave. Four rounds of gradients and curvatures
 lead to the maximum of this likelihood, see :mod:`cloister.tasks.regression.engine`.
 
@@ -97,8 +97,9 @@ _RARE = 0.2  # share of events below which they may hide behind the noise of cou
 _WEAK = 4 * sqrt(2)  # deviations of noise, below which the curvature of a category is too small
 _SAME_WAY = 0.7  # share of the records of dropped categories that point in the same direction
 _FARTHEST, _FARTHEST_MARGIN = 1.5, 1.5  # step: in prior deviations; at the end of a column
+# Intervals do not follow the noise of the common hazard, nor its course within cells.
 _OF_NOISE, _OF_SAMPLING = 1.15, 0.3  # deviations, for the errors of the common hazard
-_LONG = 5.0  # reach of a number in its deviations, from which on single records have the say
+_LONG = 5.0  # reach of a number in its deviations, from which on single records decide
 _DRIFT = 0.5  # half of the relative change of an exponential
 _STEEP, _FEW = 2.4, 2.5  # usual reach in deviations; units in a bin, in its noise
 _USUAL_TOP = 0.7, 1.5, 0.02  # of the largest hazard: usual residual; most and least curvature
@@ -267,6 +268,7 @@ class CoxApproximate(Gaussian):
                 f"budget, got {options.nominal_events:,}: noise would hide the model; raise "
                 "epsilon, or name fewer covariates."
             )
+        # The counts of the first round are as noisy as their share of the budget makes them.
         noise = multiplier * sqrt(task._columns.places[1] / _SHARES[PLACES])
         # Doubled while it is exact: a logarithm may differ in its last bit between machines.
         bins = FEWEST_BINS
@@ -276,6 +278,7 @@ class CoxApproximate(Gaussian):
 
     def _needed_events(self, multiplier: float) -> int:
         """Return the number of events at which noise is as large as the curvature of a column."""
+        # As for `glm`, with events in place of records: each adds one unit of curvature.
         size = _STEEP * sum(sqrt(max(n - 1, 1)) for n in self.levels)
         share = 2 * sum(a * b for a, b in zip(_SHARES[NULL:], _CURVATURE, strict=True))
         return int(2 * sqrt(self._width) * multiplier * (1 + size) / sqrt(share)) + 1
@@ -301,6 +304,7 @@ class CoxApproximate(Gaussian):
             if not levels:
                 of = partial(_places, j, 1 << self.frac_bits)
             terms.append(Term(str(j), of, low, high, tuple(map(str, range(levels)))))
+        # The design counts the event as its target, which gives the share of events.
         event = Term("event", partial(_codes, self.event, 2, self.frac_bits), levels=("0", "1"))
         return Design(tuple(terms), event, self.bins)
 
@@ -312,6 +316,7 @@ class CoxApproximate(Gaussian):
     @cached_property
     def _ends(self) -> Floats:
         """Ends of the cells of time, from 0 to 1; shape (cells + 1,)."""
+        # Squares: where many events are early, equal cells would join them all in one.
         return np.asarray((np.arange(self.cells + 1) / self.cells) ** 2)
 
     def _exits(self, records: Records) -> tuple[Floats, Flags]:
@@ -348,6 +353,7 @@ class CoxApproximate(Gaussian):
             size, touched = self._columns.spreads if t else self._columns.places
             found = [Block.counting("spreads" if t else "places", (size,), _SHARES[t], touched)]
             if t == PLACES:
+                # Apart from the columns: the hazard needs less noise than their places.
                 found.append(Block.counting("exits", (self.cells + 1, 2), _EXITS))
             return tuple(found)
         at, q, share = t - NULL, self._width, _SHARES[t]
@@ -393,6 +399,8 @@ class CoxApproximate(Gaussian):
     @cached_property
     def _kinds(self) -> tuple[Integers, Integers]:
         """The piece of each entry of a row, and of each product: 0 for all, `_PIECES` for none."""
+        # No time is in two pieces, so their product is 0. It is summed as part of a matrix that
+        # the engine knows.
         entry = np.array([0] * len(self.names) + list(range(1, _PIECES)) + [0])
         first, second = (entry[part] for part in np.triu_indices(self._width))
         alike = (first == second) | (first == 0) | (second == 0)
@@ -406,6 +414,7 @@ class CoxApproximate(Gaussian):
         left = events - hazards
         # Entries of pieces are 1, so a product with one is that with the residual of its piece.
         of_entry, of_product = self._kinds
+        # An entry that is the same in all pieces has the sum over them, in one vector.
         residuals = np.concatenate([left.sum(axis=0)[None], left[1:]])
         # A record is in each piece on its own, so a product of two pieces is 0.
         nothing = np.zeros((1, len(records)))
@@ -440,7 +449,9 @@ class CoxApproximate(Gaussian):
         hazard = np.interp(time, self._ends, known.hazard)
         walls = np.interp(known.pieces, self._ends, known.hazard)
         begin, end = np.append(0.0, walls), np.append(walls, np.inf)
+        # The increase of the hazard in each piece up to the time; 0 where it was not reached.
         lived = np.clip(hazard, begin[:, None], end[:, None]) - begin[:, None]
+        # Counted, not searched: a dishonest state has pieces in any order.
         piece = (time > known.pieces[:, None]).sum(axis=0)
         events = event & (piece == np.arange(_PIECES)[:, None])
         return events.astype(np.float64), lived * exponential(margin + factors[:, None])
@@ -471,7 +482,7 @@ class CoxApproximate(Gaussian):
             columns = self._columns.read_places(known.columns, words, noise)
             exits, noise = released["exits"].in_records()
             hazard, events = common_hazard(exits, self._ends, noise)
-            # Pieces have equal numbers of expected events, so that each factor is known alike.
+            # Pieces have equally many events, as far as the smooth hazard says.
             total = np.cumsum(events)
             ends = np.searchsorted(total, total[-1] * np.arange(1, _PIECES) / _PIECES)
             return replace(
@@ -487,7 +498,7 @@ class CoxApproximate(Gaussian):
             words = words.reshape(self._columns.spreads[1], -1)
             columns = self._columns.read_spreads(known.columns, words, noise)
             squared = self._columns.reach_squared(columns) + 1.0
-            # No size was counted yet, so the first cuts follow the usual ones of a record.
+            # Sizes are not known yet. Long hazards are rare, since the event ends them.
             usual, most, least = _USUAL_TOP
             return replace(
                 known,
@@ -509,6 +520,7 @@ class CoxApproximate(Gaussian):
             tail = Tail.of(sizes[1], of_sizes, self._most(known)[1], known.columns.n)
             curvature = replace(curvature, lost=float(tail.excess(np.array([known.length]))[0]))
         else:
+            # Weights have changed, so the matrix before is of use as far as it is alike.
             curvature = curvature.drawn_to(known.of_curvature, same=False)
         value, noise = released["gradient"].in_records(BITS)
         known = replace(
@@ -524,6 +536,7 @@ class CoxApproximate(Gaussian):
             unit = known.squares_cut**2
             return replace(known, squares=words * unit, squares_std=noise * unit / sqrt(2))
         if t == NULL:
+            # Once: in later rounds their rows are short.
             known = self._without_weak(known)
         return self._stepped(t, known, sizes, of_sizes)
 
@@ -579,6 +592,7 @@ class CoxApproximate(Gaussian):
     def _moved(self, known: _Known, last: bool = False) -> Solution:
         """Return the solution one step on, whose weights are not too far away."""
         p, columns = len(self.names), known.columns
+        # The common hazard is near the truth, so factors and the constant are near 1.
         deviation = np.full(self._width, 1.0)
         deviation[:p] = PRIOR / np.maximum(columns.spread, 1e-9)
         deviation[p:-1] = _FACTOR
@@ -614,7 +628,7 @@ class CoxApproximate(Gaussian):
             relative to the first category. Each has the ends of both intervals. What is not known
             is not a number, and its intervals have no bound. ``covariance`` of the noise and
             ``sampling_covariance`` have the shape (p, p). ``far_values`` is 1 for a number of which
-            some records are far from the others. They may have most of the say, and noise hides
+            some records are far from the others. They may decide the value, and noise hides
             how much of it the cut takes away. Of shape (1,): ``wald`` and ``wald_p``, the test that
             all known coefficients are 0; ``records`` and ``records_half_width``, the noisy number
             of records. ``hazard`` is the common cumulative hazard at ``times``.
@@ -643,6 +657,7 @@ class CoxApproximate(Gaussian):
         )
         units = known.columns.n, known.columns.n_std
         found = report.results_of(scale, solution, sampling, None, units)
+        # The first category of a column is the reference, whatever the rows were made of.
         own = np.flatnonzero(found["reference"] == 0)
         coef = {k: v[own] for k, v in found.items() if k.startswith("coef") and "shrunk" not in k}
         noise, spread = (
@@ -652,6 +667,7 @@ class CoxApproximate(Gaussian):
         values = coef["coef"][clear]
         wald = 0.0
         if clear.size:
+            # A pseudo-inverse: two columns may be nearly alike.
             total = (noise + spread)[np.ix_(clear, clear)]
             wald = float(values @ np.linalg.pinv(total, hermitian=True) @ values)
         with np.errstate(over="ignore"):
@@ -751,8 +767,9 @@ def common_hazard(exits: Floats, ends: Floats, noise: float) -> tuple[Floats, Fl
     cells, widths = len(ends) - 1, np.diff(ends)
     events, out = exits[:-1, 0], exits.sum(axis=1)
     left = np.cumsum(out[::-1])[::-1]
+    # Half of those who leave in a cell count as being there, as at the middle of it.
     lived = widths * (left[1:] + out[:-1] / 2)
-    # Numbers at risk are sums from the end, whose noise adds up.
+    # Sums over later cells share their noise, which grows with the number of cells.
     error = widths * noise * np.sqrt(2 * np.arange(cells + 1, 1, -1.0))
     fewest = _FEWEST_EVENTS * max(float(events.sum()), 1.0)
     walls = [0]
@@ -767,10 +784,11 @@ def common_hazard(exits: Floats, ends: Floats, noise: float) -> tuple[Floats, Fl
     rates = np.zeros(cells)
     for first, end in pairwise(walls):
         part = slice(first, end)
-        # Where noise hides who is left, the rate must not be without bound.
+        # Noise may leave nobody at risk: a hazard without bound would follow.
         size = max(float(lived[part].sum()), (noise + 1e-9) * float(widths[part].sum()))
         rates[part] = max(float(events[part].sum()), 0.0) / size
     hazard = np.append(0.0, np.cumsum(rates * widths))
+    # Above 0, so that pieces of time have ends also where no event was seen.
     return hazard, rates * np.maximum(lived, 0.0) + 1e-9
 
 
