@@ -74,7 +74,7 @@ def shares(kind: type[CoxApproximate], epsilon: float) -> tuple[float, float, fl
             event="event",
             nominal_events=N // 2,
         )
-        records = {"a": plan.grid.encode(rows)}
+        records = {"a": [plan.grid.encode(rows)]}
         found = run_plan(plan, records, noise=SimulatedNoise(run)).results
         best = maximum(rows)
         for hits, end, value in ((noise, "", best), (population, "_population", BETA)):
