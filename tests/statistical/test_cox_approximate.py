@@ -38,7 +38,7 @@ def drawn(rng: np.random.Generator) -> Floats:
     x = np.clip(rng.normal(0, 1, (N, 3)), -4, 4)
     late = rng.random(N) < 0.4
     all_of = np.column_stack([x, late])
-    time = 0.5 * rng.exponential(1, N) ** 1.5 / np.exp(all_of @ BETA)
+    time = 0.5 * rng.exponential(1, N) ** 1.5 / np.exp(1.5 * (all_of @ BETA))
     followed = np.where(late, rng.uniform(0, 0.5, N), rng.uniform(0.3, 1.2, N))
     return np.column_stack([np.minimum(time, followed), time <= followed, all_of])
 
@@ -74,7 +74,7 @@ def shares(kind: type[CoxApproximate], epsilon: float) -> tuple[float, float, fl
             event="event",
             nominal_events=N // 2,
         )
-        records = {"a": plan.grid.encode(rows)}
+        records = {"a": [plan.grid.encode(rows)]}
         found = run_plan(plan, records, noise=SimulatedNoise(run)).results
         best = maximum(rows)
         for hits, end, value in ((noise, "", best), (population, "_population", BETA)):

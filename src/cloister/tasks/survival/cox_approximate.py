@@ -101,6 +101,7 @@ _FARTHEST, _FARTHEST_MARGIN = 1.5, 1.5  # step: in prior deviations; at the end 
 _OF_NOISE, _OF_SAMPLING = 1.15, 0.3  # deviations, for the errors of the common hazard
 _LONG = 5.0  # reach of a number in its deviations, from which on single records decide
 _DRIFT = 0.5  # half of the relative change of an exponential
+_NEEDED = 3.6  # noise of a curvature, below which most coefficients would be not known
 _STEEP, _FEW = 2.4, 2.5  # usual reach in deviations; units in a bin, in its noise
 _USUAL_TOP = 0.7, 1.5, 0.02  # of the largest hazard: usual residual; most and least curvature
 _LARGEST = 1e9
@@ -281,7 +282,7 @@ class CoxApproximate(Gaussian):
         # As for `glm`, with events in place of records: each adds one unit of curvature.
         size = _STEEP * sum(sqrt(max(n - 1, 1)) for n in self.levels)
         share = 2 * sum(a * b for a, b in zip(_SHARES[NULL:], _CURVATURE, strict=True))
-        return int(2 * sqrt(self._width) * multiplier * (1 + size) / sqrt(share)) + 1
+        return int(_NEEDED * sqrt(self._width) * multiplier * (1 + size) / sqrt(share)) + 1
 
     def describe(self) -> str:
         return (
@@ -372,7 +373,10 @@ class CoxApproximate(Gaussian):
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return the rows of records to each block."""
-        known, one = self._read(state), 1 << COUNT_BITS
+        return self._rows(t, self._read(state), records)
+
+    def _rows(self, t: int, known: _Known, records: Records) -> tuple[Rows, ...]:
+        one = 1 << COUNT_BITS
         if t == SPREADS:
             cells = self._columns.cells_of_spreads(known.columns, records)
             return (Rows(cells, np.full(cells.shape, one, dtype=np.int64)),)
@@ -389,10 +393,10 @@ class CoxApproximate(Gaussian):
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sums of all blocks over records."""
-        blocks = self.blocks(t)
+        known, blocks = self._read(state), self.blocks(t)
         total = np.zeros(sum(block.size for block in blocks), dtype=np.int64)
         for part in in_cache(records):
-            rows = self.rows(t, state, part)
+            rows = self._rows(t, known, part)
             total += np.concatenate([summed(*pair) for pair in zip(rows, blocks, strict=True)])
         return total
 
