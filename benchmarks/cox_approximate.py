@@ -170,8 +170,8 @@ def line(name: str, n: int, epsilon: float, runs: int) -> str:
             event="event",
             nominal_events=int(table.event.mean() * n),
         )
-    except PlanError as error:
-        return f"| {name} | {n} | {epsilon:g} | refused: {str(error).split(':')[0]} |{' |' * 6}"
+    except PlanError as refused:
+        return f"| {name} | {n} | {epsilon:g} | refused: {str(refused).split(':')[0]} |{' |' * 6}"
     units = np.array(task.units)
     truth, shape = maximum(table, units)[0], (runs, len(units))
     error, half, se, noise, population = (np.zeros(shape) for _ in range(5))

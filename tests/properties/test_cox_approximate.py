@@ -57,16 +57,16 @@ def test_vectors_that_are_not_checked_are_noticed(monkeypatch: pytest.MonkeyPatc
 def test_pieces_share_the_time_of_a_record() -> None:
     """Hazards add up to the one at its time, and the event is in one piece."""
     task = replace(CASE, columns=CASE.columns[:3]).build()
-    known = task._read(CASE.start(task))  # type: ignore[attr-defined]
+    known = task._read(CASE.start(task))
     known = replace(
         known, hazard=np.linspace(0, 2, task.cells + 1), pieces=np.array([0.2, 0.5, 0.5])
     )
     one = 1 << 16
     months = np.array([0.0, 6.0, 11.9, 12.5, 40.0, 59.9])
     records = np.stack([months / 30 * one - one, *[np.full(6, one)] * 2], axis=1).astype(np.int32)
-    rows = np.ones((task._width, 6))  # type: ignore[attr-defined]
-    events, hazards = task._of_pieces(known, rows, records)  # type: ignore[attr-defined]
-    time, _ = task._exits(records)  # type: ignore[attr-defined]
-    assert np.allclose(hazards.sum(axis=0), np.interp(time, task._ends, known.hazard))  # type: ignore[attr-defined]
+    rows = np.ones((task._width, 6))
+    events, hazards = task._of_pieces(known, rows, records)
+    time, _ = task._exits(records)
+    assert np.allclose(hazards.sum(axis=0), np.interp(time, task._ends, known.hazard))
     assert events.sum(axis=0).tolist() == [1.0] * 6
     assert events.argmax(axis=0).tolist() == [0, 0, 0, 1, 3, 3]
