@@ -125,7 +125,7 @@ def test_a_plan_that_shows_nothing_says_so() -> None:
 
 
 def test_who_is_at_the_top_of_the_box_may_have_been_moved_there() -> None:
-    rows = {"months": [60.0, 99.0, 30.0, 30.0], "died": [True] * 4, "drug": ["old"] * 4}
+    rows = {"months": [60.0, 75.0, 30.0, 30.0], "died": [True] * 4, "drug": ["old"] * 4}
     found = ran(pd.DataFrame(rows), **ASKED, epsilon=1e9).results
     assert found["stated_survival"][0, 2] == pytest.approx(0.5)
     assert found["stated_at_risk"][0, 2:] == pytest.approx([2, 2])
