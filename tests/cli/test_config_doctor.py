@@ -753,11 +753,11 @@ def test_pins_that_differ_from_those_of_the_words_are_told_before_anybody_connec
     roster = {name: [identity.public.hex(), ""] for name, identity in known.items()}
     joining: dict[str, Any] = {"session": "", "nonce": "", "request": {}, "roster": roster}
     wrong = {"b": f"ed25519:{'0' * 64}"}
-    told = f"'b' joined with {pins['b']}, not with its pin"
+    expected = f"'b' joined with {pins['b']}, not with its pin"
     for openings, given, found in (
         (None, pins | wrong, None),  # nobody compared words yet
         ({"b": ""}, pins, None),
-        ({"b": ""}, pins | wrong, told),
+        ({"b": ""}, pins | wrong, expected),
         ({"b": ""}, {"bee": pins["b"]}, "the key pinned for 'bee' joined as 'b'"),
     ):
         (tmp_path / "keys" / "joining.json").write_text(

@@ -229,7 +229,7 @@ class FormState:
         for epsilon in sorted([*others, self.epsilon]):
             with suppress(PlanError):
                 error = margins(self._job(epsilon).plan).get(self.want_of, math.inf)
-                errors |= {epsilon: error} if math.isfinite(error) else {}
+                errors |= {epsilon: error} if 0 < error < math.inf else {}
         return errors
 
     @property
