@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from dataclasses import FrozenInstanceError, fields, replace
 from math import ceil, sqrt
 from typing import Any
@@ -11,11 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.core.errors import DataError, LocalProtocolError, PlanError, RemoteProtocolError
+from cloister.core.errors import (
+    AccuracyWarning,
+    DataError,
+    LocalProtocolError,
+    PlanError,
+    RemoteProtocolError,
+)
 from cloister.hazmat.ring import to_integers
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.testing import Wire, ZeroNoise, toy_plan
+from cloister.testing import SimulatedNoise, Wire, ZeroNoise, toy_plan
 from cloister_lab.parties import GroupKey, MaskedClient, Params, Server, UnmaskedClient, new_key
 
 RNG = np.random.default_rng(7)
@@ -313,12 +320,12 @@ def test_index_must_be_one_of_the_clients() -> None:
 
 
 def test_max_dist_is_the_constant_radius() -> None:
-    task = params(max_dist=0.3).task
+    task = params(max_dist=0.3, radius_strategy="constant").task
     assert task.first_radius == task.radius == 0.3
 
 
 def test_a_constant_radius_is_that_of_all_rounds() -> None:
-    p = params(k=100)
+    p = params(k=100, radius_strategy="constant")
     assert p.task.first_radius == p.task.radius
     assert len({p.noise_scale(t) for t in range(p.iters)}) == 1
 
@@ -350,7 +357,8 @@ def test_step_radius_is_counted_by_both_sides(dp: str, max_dist: float | None) -
     far = np.array([[0.9, 0.9]] * 10)
     client = UnmaskedClient(0, far, params(num_clients=1, k=1, radius_strategy="step"))
     assert to_integers(client.step()[1]).sum() > 0
-    near = UnmaskedClient(0, far, params(num_clients=1, k=1, max_dist=0.2))
+    constant = params(num_clients=1, k=1, max_dist=0.2, radius_strategy="constant")
+    near = UnmaskedClient(0, far, constant)
     assert to_integers(near.step()[1]).sum() == 0
 
 
@@ -392,7 +400,7 @@ def test_gaussian_noise_covers_all_rounds() -> None:
 @pytest.mark.parametrize("dim", [1, 2, 9])
 def test_laplace_noise_covers_all_rounds_by_the_right_l1_bound(dim: int) -> None:
     # D20: the published code takes min(2, radius) * dim for vectors of L2 norm <= radius
-    p = params(dp="laplace", iters=3, dim=dim, max_dist=0.5)
+    p = params(dp="laplace", iters=3, dim=dim, max_dist=0.5, radius_strategy="constant")
     payload = p.task.payload(0)
     sums = payload.l1 - payload.count_weight
     assert sums == pytest.approx(0.5 * sqrt(dim) * p.grid.one, rel=1e-3)
@@ -421,3 +429,47 @@ def test_noise_of_sums_and_counts_is_drawn_independently(dp: str) -> None:
     for noise in (sums, sizes):
         # the variance of 4000 draws: Gaussian within 7 / sqrt(2000), Laplace 7 sqrt(5 / 4000)
         assert np.var(noise / p.noise_std(0)) == pytest.approx(1, abs=0.25)
+
+
+# --- What the loop of the published code gives ----------------------------------------------------
+
+MIDDLES = np.array([[-0.6, -0.6], [0.6, -0.6], [0.0, 0.6]])
+
+
+def groups(seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    points = rng.normal(MIDDLES, 0.1, (2000, 3, 2)).reshape(-1, 2)
+    return np.array_split(rng.permutation(points), 3)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"nominal_n": 6000}, {"nominal_n": 6000, "max_dist": 0.1}], ids=str
+)
+def test_the_loop_ends_right_or_says_why_not(changes: dict[str, Any]) -> None:
+    right = 0
+    for seed in range(20):
+        p = params(num_clients=3, iters=5, seed=seed, **changes)
+        clients = [UnmaskedClient(i, values, p) for i, values in enumerate(groups(seed))]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            centres = loop(clients, Server(p, noise=SimulatedNoise(seed)), 5)[0]
+        apart = np.linalg.norm(MIDDLES[:, None] - centres, axis=2).min(axis=1)
+        found = bool((apart < 0.2).all())
+        assert found or any(issubclass(w.category, AccuracyWarning) for w in caught)
+        right += found
+        # A warning without a reason would teach users to ignore it. A radius of 0.1 gives a reason.
+        assert not (found and caught) or changes != {"nominal_n": 6000}
+    assert right > 5
+
+
+def test_a_number_of_records_makes_empty_centres_restart() -> None:
+    assert not params().task.relocate_empty
+    assert params(nominal_n=6000).task.relocate_empty
+    assert not params(nominal_n=30).task.relocate_empty
+    with pytest.raises(PlanError, match="nominal_n must be >= 1"):
+        params(nominal_n=0)
+
+
+def test_the_published_name_of_the_noise_is_known() -> None:
+    p = Params(dp="gaussiananalytic", eps=0.1, num_clients=3, k=5, dim=2)
+    assert (p.dp, p.epsilon, p.radius_strategy) == ("gaussian", 0.1, "step")

@@ -12,6 +12,7 @@ rounds themselves, so the first may have another radius, and so another noise, t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from functools import cached_property
@@ -21,7 +22,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.core.errors import LocalProtocolError, PlanError, RemoteProtocolError
+from cloister.core.errors import (
+    AccuracyWarning,
+    LocalProtocolError,
+    PlanError,
+    RemoteProtocolError,
+)
 from cloister.core.randomness import new_key as _new_key_bytes
 from cloister.core.randomness import new_nonce
 from cloister.hazmat.discrete import MAX_SCALE
@@ -38,6 +44,7 @@ from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import largest_release
 from cloister.protocol.task import NoisyBlock, PublicFacts
 from cloister.secagg.masks import GroupMask, Masker, NoMask
+from cloister.tasks.clustering.clusters import none_above_noise, records_left_out
 from cloister.tasks.clustering.kmeans import FastLloyd, Post
 
 Floats = NDArray[np.float64]
@@ -57,11 +64,18 @@ class Params:
         For all `iters` rounds together; needed unless `dp` is "none". ``eps=`` is accepted.
     delta : float, optional
         For Gaussian noise; 1e-6 if not given.
+    dp : {"gaussian", "laplace", "none"}
+        Law of the noise. ``"gaussiananalytic"``, as the published code calls it, is ``"gaussian"``.
+    nominal_n : int, optional
+        Public number of records of all clients. With it, centres without records restart where that
+        pays, and the last :meth:`~MaskedClient.update` warns if clusters miss records.
     max_dist : float, optional
-        Radius in a box of half-width 1. Without it FastLloyd's with `alpha`.
-    radius_strategy : {"constant", "step"}
-        Whether all rounds have that radius, or the first looks as far as half the diagonal of the
-        box: more of the starting centres then find records, under more noise.
+        Radius in a box of half-width 1: a record farther from its centre is in no cluster, in no
+        sum. Without it FastLloyd's with `alpha`. A small radius around a start without records
+        never finds any.
+    radius_strategy : {"step", "constant"}
+        Whether the first round has half the diagonal of the box as its radius, under more noise, or
+        all rounds have the same one. In the first round of "step" all centres find their records.
     bounds : (float, float)
         Public bounds of every column.
     seed : int
@@ -74,12 +88,13 @@ class Params:
     dim: int
     num_clients: int
     iters: int = 5
-    dp: Literal["none", "laplace", "gaussian"] = "gaussian"
+    dp: Literal["none", "laplace", "gaussian", "gaussiananalytic"] = "gaussian"
     epsilon: float | None = None
     delta: float | None = None
+    nominal_n: int | None = None
     max_dist: float | None = None
     alpha: float = 0.8
-    radius_strategy: Literal["step", "constant"] = "constant"
+    radius_strategy: Literal["step", "constant"] = "step"
     post: Post = "fold"
     bounds: tuple[float, float] = (-1.0, 1.0)
     seed: int = 0
@@ -91,10 +106,14 @@ class Params:
             if self.epsilon is not None:
                 raise PlanError("epsilon and eps are the same; give one of them.")
             object.__setattr__(self, "epsilon", eps)
+        if self.dp == "gaussiananalytic":
+            object.__setattr__(self, "dp", "gaussian")
         if self.dp not in ("none", "laplace", "gaussian"):
             raise PlanError(f"dp must be 'none', 'laplace' or 'gaussian', got {self.dp!r}.")
         if self.num_clients < 1:
             raise PlanError(f"num_clients must be >= 1, got {self.num_clients}.")
+        if self.nominal_n is not None and self.nominal_n < 1:
+            raise PlanError(f"nominal_n must be >= 1, got {self.nominal_n}; or leave it out.")
         if (self.epsilon is None) != (self.dp == "none"):
             raise PlanError(f"epsilon must be given unless dp is 'none', got {self.epsilon!r}.")
         if self.epsilon is not None:
@@ -110,15 +129,27 @@ class Params:
     @cached_property
     def task(self) -> FastLloyd:
         """The task these values describe."""
+        budget = None
+        if self.nominal_n is not None and self.epsilon is not None and self.delta is not None:
+            budget = Budget(self.epsilon, self.delta)
+        facts = PublicFacts(
+            n_features=self.dim,
+            nominal_n=self.nominal_n or 1,
+            budget=budget,
+            frac_bits=FRAC_BITS,
+        )
         designed = FastLloyd.design(
-            PublicFacts(n_features=self.dim, nominal_n=1, budget=None, frac_bits=FRAC_BITS),
+            facts,
             FastLloyd.Options(
                 n_clusters=self.k,
                 rounds=self.iters,
                 alpha=self.alpha,
                 radius_strategy=self.radius_strategy,
-                mechanism="laplace" if self.dp == "laplace" else "gaussian",
+                mechanism=self.law,
                 post=self.post,
+                # Whether it pays is known from a number of records and a budget.
+                relocate_empty=None if budget else False,
+                estimate=False,
                 public_seed=self.seed,
             ),
         )
@@ -126,6 +157,11 @@ class Params:
             return designed
         first = designed.first_radius if self.radius_strategy == "step" else self.max_dist
         return replace(designed, first_radius=first, radius=self.max_dist)
+
+    @property
+    def law(self) -> Literal["gaussian", "laplace"]:
+        """The law of the noise, if there is noise."""
+        return "laplace" if self.dp == "laplace" else "gaussian"
 
     @cached_property
     def grid(self) -> Grid:
@@ -231,7 +267,14 @@ class _Client:
         return totals.copy(), counts.copy(), None
 
     def update(self, totals: Words, counts: Words) -> None:
-        """Unblind the server's answer and move the centres."""
+        """Unblind the server's answer and move the centres.
+
+        Warns
+        -----
+        AccuracyWarning
+            After the last round, if no cluster is distinct from the noise, or many records are in
+            none; without `nominal_n`, that the second is not known.
+        """
         if self._sent is None:
             raise LocalProtocolError(f"round {self._round} has no step yet; call step first.")
         k, dim = self.params.k, self.params.dim
@@ -248,6 +291,21 @@ class _Client:
         state = self.params.task.update(self._round, self._state, {"sums": released})
         self._state = {name: round_to_grid(v, FRAC_BITS) for name, v in state.items()}
         self._round, self._sent = self._round + 1, None
+        if self._round == self.params.iters and self.params.dp != "none":
+            for remark in filter(None, self._remarks()):
+                warnings.warn(remark, AccuracyWarning, stacklevel=2)
+
+    def _remarks(self) -> tuple[str, str]:
+        """Return what a user must know of the centres, "" for nothing."""
+        found = self.params.task.results(self._state, self.params.grid)
+        if self.params.nominal_n is None:
+            missing = (
+                "nominal_n is not given, so nobody can tell whether clusters miss records; give "
+                "Params the number of records of all clients, rounded if it must not be known."
+            )
+        else:
+            missing = records_left_out(found, self.params.nominal_n)
+        return none_above_noise(found), missing
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.index}, round {self._round} of {self.params.iters})"
@@ -355,7 +413,7 @@ class Server:
         scale = self.params.noise_scale(self._round)
         if self.params.dp == "none":
             return np.zeros(size, dtype=np.uint64)
-        return to_words(self._noise.draw(self.params.dp, scale, size))
+        return to_words(self._noise.draw(self.params.law, scale, size))
 
 
 def _same(ours: Params, theirs: Params | None) -> None:
