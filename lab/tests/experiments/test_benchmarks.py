@@ -198,7 +198,7 @@ def test_every_table_of_the_page_was_measured(run: ModuleType) -> None:
     assert spec.loader
     hooks = module_from_spec(spec)
     spec.loader.exec_module(hooks)
-    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results" / "benchmarks.md").read_text(encoding="utf-8")
     asked = set(re.findall(r"\{\{ table: (\w+) \}\}", page))
     assert set(run.SECTIONS) - {"https", "roofs"} <= asked <= set(hooks.measured())
     assert "{{" not in hooks.on_page_markdown(page)
