@@ -19,7 +19,7 @@ from cloister.app.job import make_plan
 from cloister.core.arrays import Floats
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
-from cloister.tasks.regression import design, rounds
+from cloister.tasks.regression import design, newton
 from cloister.tasks.regression.engine import Curvature
 from cloister.tasks.regression.families import Family, family_of
 from cloister.tasks.regression.glm import GeneralizedLinear
@@ -229,7 +229,7 @@ def no_cap(patch: pytest.MonkeyPatch) -> None:
 
 def nothing_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(design, "_SEEN", -1e9)
-    patch.setattr(rounds, "_WEAK", -1e9)
+    patch.setattr(newton, "_WEAK", -1e9)
 
 
 def no_floor(patch: pytest.MonkeyPatch) -> None:
@@ -248,7 +248,7 @@ def noise_before_its_scale(patch: pytest.MonkeyPatch) -> None:
         def __init__(self, matrix: Floats, noise_std: float, lost: float = 0.0) -> None:
             super().__init__(matrix, noise_std / 1000, lost)
 
-    patch.setattr(rounds, "Curvature", Unscaled)
+    patch.setattr(newton, "Curvature", Unscaled)
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,25 @@ category. Then a record is a row: differences to centres, times public scales, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from math import sqrt
 
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers, Records
+from cloister.protocol.task import COUNT_BITS, Block, NoisyBlock, Rows
+from cloister.tasks.columns import codes
 
 TAILS = 4
 """Number of classes beyond a window on each side, each twice as wide as the one before."""
-FEWEST_BINS, MOST_BINS = 16, 128
+PLACES, SPREADS = range(2)
+"""Rounds of counts."""
 
+_FEWEST_BINS, _MOST_BINS = 16, 128
+_FEW = 2.5  # units in a bin, in its noise
 _SURE = 3.0  # deviations of noise, above which counts are relied on
 _FAR = 2.5  # no column reaches farther than this in a row
 _ALIKE, _STEPS = 0.8, 1.5  # share of records in one bin; deviation in bins
@@ -56,6 +61,25 @@ class Term:
         """Return the values of a number, of shape (n_samples,)."""
         middle, half = (self.high + self.low) / 2, (self.high - self.low) / 2
         return np.asarray(middle + half * np.asarray(self.of(records), dtype=np.float64))
+
+
+def term_of(column: int, levels: int, low: float, high: float, frac_bits: int) -> Term:
+    """Return a column of records as a term; `levels` is 0 for a number."""
+    if levels:
+        of = partial(_codes, column, levels, frac_bits)
+        return Term(str(column), of, levels=tuple(map(str, range(levels))))
+    return Term(str(column), partial(_places, column, 1 << frac_bits), low, high)
+
+
+# Functions with names: a task is sent to workers, and a fitted model is stored.
+
+
+def _codes(column: int, levels: int, frac_bits: int, records: Records) -> Integers:
+    return codes(records[:, column], levels, frac_bits)
+
+
+def _places(column: int, one: int, records: Records) -> Floats:
+    return records[:, column] / one
 
 
 @dataclass(frozen=True)
@@ -119,6 +143,38 @@ class Design:
         return tuple(term for term in (*self.terms, self.target) if not term.levels)
 
     # What is counted ------------------------------------------------------------------------------
+
+    def enough_bins(self, units: int, multiplier: float, share: float) -> int:
+        """Return a number of bins, each of which has enough of the units for its noise."""
+        noise, bins = multiplier * sqrt(self.places[1] / share), _FEWEST_BINS
+        # Doubled while it is exact: a logarithm may differ in its last bit between machines.
+        while bins < _MOST_BINS and _FEW * bins * noise <= units:
+            bins *= 2
+        return bins
+
+    def count_block(self, t: int, share: float) -> Block:
+        """Return the block of a round of counts."""
+        size, touched = self.spreads if t else self.places
+        return Block.counting("spreads" if t else "places", (size,), share, touched)
+
+    def count_rows(self, t: int, placed: Placed, records: Records, owner: Integers | None) -> Rows:
+        """Return the rows of records to the block of counts.
+
+        `owner` is the number of the unit of each record, None if each is one. A unit shares its
+        counts between its records.
+        """
+        cells = self.cells_of_spreads(placed, records) if t else self.cells_of_places(records)
+        part = np.full(len(records), 1 << COUNT_BITS, dtype=np.int64)
+        if owner is not None:
+            part //= np.bincount(owner)[owner]
+        return Rows(cells, np.repeat(part[:, None], cells.shape[1], axis=1))
+
+    def read_counts(self, t: int, before: Placed, released: Mapping[str, NoisyBlock]) -> Placed:
+        """Return places of columns from a round of counts."""
+        words, noise_std = released["spreads" if t else "places"].in_records()
+        if t == PLACES:
+            return self.read_places(before, words, noise_std)
+        return self.read_spreads(before, words.reshape(self.spreads[1], -1), noise_std)
 
     @property
     def places(self) -> tuple[int, int]:

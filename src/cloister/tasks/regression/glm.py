@@ -26,18 +26,17 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import summed
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
-from cloister.tasks.columns import codes, columns_of, in_cache, position
+from cloister.tasks.columns import columns_of, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Target, build_task, noise_multiplier_for
 from cloister.tasks.regression import report, sites
-from cloister.tasks.regression.design import FEWEST_BINS, MOST_BINS, Term
+from cloister.tasks.regression.design import PLACES, Term, term_of
 from cloister.tasks.regression.expressions import names_in
 from cloister.tasks.regression.families import family_of
 from cloister.tasks.regression.formula import Design as FormulaDesign
 from cloister.tasks.regression.formula import Formula, design_of
 from cloister.tasks.regression.formula import Term as FormulaTerm
-from cloister.tasks.regression.rounds import CURVATURE_SHARE, PLACES, ROUNDS, SHARES, Known, Model
-from cloister.tasks.regression.tails import CLASSES
+from cloister.tasks.regression.rounds import CURVATURE_SHARE, ROUNDS, SHARES, Known, Model
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.contrasts import Reference, check_references, chosen_references
 from cloister.tasks.supervised.target import Features, check_columns
@@ -45,8 +44,6 @@ from cloister.tasks.supervised.target import Features, check_columns
 _MOST_WIDTH = 61
 _PART = 1 << 14  # records at a time, if a unit has several
 _STEEP = 2.4  # usual ratio of a column's reach to its deviation
-_CUTS = ("cut", "length", "squares_cut")
-_FEW = 2.5  # units in a bin, in its noise
 
 Name = Literal["gaussian", "binomial", "poisson", "negative-binomial", "gamma"]
 """Names of families."""
@@ -254,11 +251,7 @@ class GeneralizedLinear(Gaussian):
             client_column=client,
         )
         task._refuse_few(units, multiplier)
-        noise = multiplier * sqrt(task.model.design.places[1] / SHARES[PLACES])
-        # Doubled while it is exact: a logarithm may differ in its last bit between machines.
-        bins = FEWEST_BINS
-        while bins < MOST_BINS and _FEW * bins * noise <= units:
-            bins *= 2
+        bins = task.model.design.enough_bins(units, multiplier, SHARES[PLACES])
         return replace(task, bins=bins)
 
     def _refuse_few(self, units: int, multiplier: float) -> None:
@@ -317,10 +310,7 @@ class GeneralizedLinear(Gaussian):
 
     def _term(self, column: int) -> Term:
         levels, low, high = self.levels[column], self.low[column], self.high[column]
-        if levels:
-            of = partial(_codes, column, levels, self.frac_bits)
-            return Term(str(column), of, levels=tuple(map(str, range(levels))))
-        return Term(str(column), partial(_places, column, 1 << self.frac_bits), low, high)
+        return term_of(column, levels, low, high, self.frac_bits)
 
     @cached_property
     def model(self) -> Model:
@@ -401,11 +391,7 @@ class GeneralizedLinear(Gaussian):
 
     def _read(self, state: GridState) -> Known:
         known = decode_state(Known, state, self.frac_bits)
-        levels = np.maximum(self._levels, 1)
-        reference = np.clip(known.columns.reference, 0, levels - 1)
-        cuts = {name: max(getattr(known, name), CLASSES[0]) for name in _CUTS}
-        # Bounds hold for any state; this keeps the arithmetic of a dishonest one defined.
-        return replace(known, columns=replace(known.columns, reference=reference), **cuts)
+        return replace(known, fit=known.fit.defined(self._levels))
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the state with places of columns, the next weights and cuts, or the last sums."""
@@ -422,16 +408,16 @@ class GeneralizedLinear(Gaussian):
         known, model = self._read(state), self.model
         solution, linear = model.solution(known), model.family.linear
         scale = report.Scale(
-            model.design.back(known.columns),
+            model.design.back(known.fit.columns),
             self._levels,
-            tuple(int(r) for r in known.columns.reference),
+            tuple(int(r) for r in known.fit.columns.reference),
             self.reference,
             tuple((term.low, term.high) for term in model.terms),
-            model.unit(known),
-            model.middle(known) if linear else 0.0,
+            model.unit(known.fit.columns),
+            model.middle(known.fit.columns) if linear else 0.0,
         )
         residual = (known.residual_square, known.residual_square_std) if linear else None
-        units = known.columns.n, known.columns.n_std
+        units = known.fit.columns.n, known.fit.columns.n_std
         sampling = model.sampling(known, solution)
         found = report.results_of(scale, solution, sampling, residual, units)
         return {**found, **sites.results_of(self, found)} if self.sites else found
@@ -458,14 +444,6 @@ class GeneralizedLinear(Gaussian):
 
 
 # Functions with names: a task is sent to workers, and a fitted model is stored.
-
-
-def _codes(column: int, levels: int, frac_bits: int, records: Records) -> Integers:
-    return codes(records[:, column], levels, frac_bits)
-
-
-def _places(column: int, one: int, records: Records) -> Floats:
-    return records[:, column] / one
 
 
 def _events(target: Term, records: Records) -> Integers:

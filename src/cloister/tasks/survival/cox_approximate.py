@@ -17,11 +17,11 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
-from math import hypot, isqrt, sqrt
+from math import sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
@@ -44,7 +44,6 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import summed
 from cloister.protocol.task import (
     COUNT_BITS,
-    INTERVAL_95,
     Block,
     Gaussian,
     NoisyBlock,
@@ -58,24 +57,26 @@ from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
 from cloister.tasks.interval_tables import SAID, WITH_POPULATION, listing, number_of
 from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
 from cloister.tasks.regression import report
-from cloister.tasks.regression.design import FEWEST_BINS, MOST_BINS, Design, Placed, Term
+from cloister.tasks.regression.design import PLACES, SPREADS, Design, Placed, term_of
 from cloister.tasks.regression.engine import (
-    BITS,
     PRIOR,
-    Curvature,
     Gradient,
     Prior,
     Solution,
-    ball,
     lengths,
     matrix_of,
-    moved,
-    packed_of,
     products,
     sandwich,
 )
 from cloister.tasks.regression.families import exponential
-from cloister.tasks.regression.tails import CLASSES, Tail, class_of, cut_of_squares, middle_class
+from cloister.tasks.regression.newton import (
+    Fitted,
+    limited,
+    read_step,
+    step_blocks,
+    step_rows,
+    stepped,
+)
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.survival.times import coefficients_of, followed
 
@@ -86,7 +87,7 @@ _NOTE = (
 _MOST_COEFFICIENTS = 10
 _PIECES = 4
 _FACTOR = 0.6  # deviation of the logarithm of a piece's factor before any data
-PLACES, SPREADS, NULL, LAST = 0, 1, 2, 5
+NULL, LAST = 2, 5
 _EXITS = 0.10  # share of the budget
 _SHARES = (0.04, 0.04, 0.10, 0.12, 0.14, 0.46)
 _SIZES, _CURVATURE = (0.15, 0.25, 0.25, 0.0), (0.55, 0.40, 0.40, 0.20)  # the rest: gradients
@@ -94,51 +95,24 @@ _SANDWICH = 0.15  # of the last gradient
 _GROWTH = 2.0  # sizes were counted a step before, and hazards grow
 _CLEAR, _FEWEST_EVENTS = 4.0, 0.005  # deviations, and share of the events, of a block of cells
 _RARE = 0.2  # share of events below which they may hide behind the noise of counts
-_WEAK = 4 * sqrt(2)  # deviations of noise, below which the curvature of a category is too small
-_SAME_WAY = 0.7  # share of the records of dropped categories that point in the same direction
 _FARTHEST, _FARTHEST_MARGIN = 1.5, 1.5  # step: in prior deviations; at the end of a column
 # Intervals do not follow the noise of the common hazard, nor its course within cells.
 _OF_NOISE, _OF_SAMPLING = 1.15, 0.3  # deviations, for the errors of the common hazard
 _LONG = 5.0  # reach of a number in its deviations, from which on single records decide
 _DRIFT = 0.5  # half of the relative change of an exponential
 _NEEDED = 3.6  # noise of a curvature, below which most coefficients would be not known
-_STEEP, _FEW = 2.4, 2.5  # usual reach in deviations; units in a bin, in its noise
+_STEEP = 2.4  # usual reach in deviations
 _USUAL_TOP = 0.7, 1.5, 0.02  # of the largest hazard: usual residual; most and least curvature
-_LARGEST = 1e9
-_Z = INTERVAL_95["gaussian"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
     """The public state. Times are shares of the horizon."""
 
-    columns: Placed
+    fit: Fitted
     hazard: Floats  # cumulative, at the ends of cells
     pieces: Floats  # ends of all pieces but the last
     events: float
-    weights: Floats
-    cut: float = 1.0
-    lost: float = 0.0  # likely length of what the cut takes away from a gradient
-    length: float = 1.0  # to which curvatures are cut
-    lost_curvature: float = 0.0
-    squares_cut: float = 1.0
-    curvature: Floats
-    curvature_std: float = 0.0
-    curvature_lost: float = 0.0
-    last: Floats
-    last_std: float = 0.0
-    squares: Floats
-    squares_std: float = 0.0
-
-    @property
-    def of_curvature(self) -> Curvature:
-        """The curvature so far."""
-        return Curvature(matrix_of(self.curvature), self.curvature_std, self.curvature_lost)
-
-    @property
-    def kept(self) -> Flags:
-        """Flags of the entries of a row that are in the equations."""
-        return np.append(self.columns.shown > 0, np.ones(_PIECES, dtype=bool))
 
     @property
     def top(self) -> float:
@@ -269,12 +243,7 @@ class CoxApproximate(Gaussian):
                 f"budget, got {options.nominal_events:,}: noise would hide the model; raise "
                 "epsilon, or name fewer covariates."
             )
-        # The counts of the first round are as noisy as their share of the budget makes them.
-        noise = multiplier * sqrt(task._columns.places[1] / _SHARES[PLACES])
-        # Doubled while it is exact: a logarithm may differ in its last bit between machines.
-        bins = FEWEST_BINS
-        while bins < MOST_BINS and _FEW * bins * noise <= facts.nominal_n:
-            bins *= 2
+        bins = task._columns.enough_bins(facts.nominal_n, multiplier, _SHARES[PLACES])
         return replace(task, bins=bins)
 
     def _needed_events(self, multiplier: float) -> int:
@@ -297,17 +266,10 @@ class CoxApproximate(Gaussian):
     @cached_property
     def _columns(self) -> Design:
         """Covariates, and the event in place of a target."""
-        terms = []
-        for j, levels, low, high in zip(
-            self.covariates, self.levels, self.low, self.high, strict=True
-        ):
-            of: Callable[[Records], Floats | Integers] = partial(_codes, j, levels, self.frac_bits)
-            if not levels:
-                of = partial(_places, j, 1 << self.frac_bits)
-            terms.append(Term(str(j), of, low, high, tuple(map(str, range(levels)))))
+        of = zip(self.covariates, self.levels, self.low, self.high, strict=True)
+        terms = tuple(term_of(*column, self.frac_bits) for column in of)
         # The design counts the event as its target, which gives the share of events.
-        event = Term("event", partial(_codes, self.event, 2, self.frac_bits), levels=("0", "1"))
-        return Design(tuple(terms), event, self.bins)
+        return Design(terms, term_of(self.event, 2, 0.0, 1.0, self.frac_bits), self.bins)
 
     @property
     def _width(self) -> int:
@@ -334,60 +296,48 @@ class CoxApproximate(Gaussian):
 
     def start(self) -> State:
         """Return the empty state before the first round."""
-        zeros, packed = np.zeros(self._width), np.zeros(self._width * (self._width + 1) // 2)
         return encode_state(
             _Known(
-                columns=self._columns.unplaced(),
+                fit=Fitted.start(self._columns.unplaced(), self._width, squares=True),
                 hazard=np.zeros(self.cells + 1),
                 pieces=np.zeros(_PIECES - 1),
                 events=1.0,
-                weights=zeros,
-                curvature=packed,
-                last=zeros,
-                squares=packed,
             )
         )
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return counts of bins and exits, of bins; then of vectors of norm 1, and of sizes."""
+        share, at = _SHARES[t], t - NULL
         if t < NULL:
-            size, touched = self._columns.spreads if t else self._columns.places
-            found = [Block.counting("spreads" if t else "places", (size,), _SHARES[t], touched)]
+            found = [self._columns.count_block(t, share)]
             if t == PLACES:
                 # Apart from the columns: the hazard needs less noise than their places.
                 found.append(Block.counting("exits", (self.cells + 1, 2), _EXITS))
             return tuple(found)
-        at, q, share = t - NULL, self._width, _SHARES[t]
-        pairs, gradient = q * (q + 1) // 2, 1 - _CURVATURE[at] - _SIZES[at]
+        gradient = 1 - _CURVATURE[at] - _SIZES[at]
         meat = _SANDWICH * gradient if t == LAST else 0.0
-        found = [
-            _ball("gradient", q, share * (gradient - meat)),
-            _ball("curvature", pairs, share * _CURVATURE[at]),
-        ]
-        if t < LAST:
-            kinds = 2 if t == NULL else 1  # of gradients, and of curvatures
-            found.append(Block.counting("sizes", (kinds, len(CLASSES)), share * _SIZES[at], kinds))
-        else:
-            found.append(_ball("sandwich", pairs, share * meat))
-        return tuple(found)
+        steps = step_blocks(
+            self._width,
+            share * (gradient - meat),
+            share * _CURVATURE[at],
+            sizes=share * _SIZES[at],
+            kinds=2 if t == NULL else 1,
+            meat=share * meat,
+        )
+        return tuple(steps)
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return the rows of records to each block."""
         return self._rows(t, self._read(state), records)
 
     def _rows(self, t: int, known: _Known, records: Records) -> tuple[Rows, ...]:
-        one = 1 << COUNT_BITS
-        if t == SPREADS:
-            cells = self._columns.cells_of_spreads(known.columns, records)
-            return (Rows(cells, np.full(cells.shape, one, dtype=np.int64)),)
-        if t == PLACES:
-            cells = self._columns.cells_of_places(records)
+        if t < NULL:
+            counts = self._columns.count_rows(t, known.fit.columns, records, None)
+            if t == SPREADS:
+                return (counts,)
             time, event = self._exits(records)
             exits = 2 * np.floor(np.sqrt(time) * self.cells).astype(np.int64) + ~event
-            return (
-                Rows(cells, np.full(cells.shape, one, dtype=np.int64)),
-                Rows.at([exits], [one]),
-            )
+            return counts, Rows.at([exits], [1 << COUNT_BITS])
         with np.errstate(all="ignore"):  # a dishonest state has any numbers; balls leave them out
             return self._payloads(t, known, records)
 
@@ -411,7 +361,7 @@ class CoxApproximate(Gaussian):
         return entry, np.where(alike, np.maximum(first, second), _PIECES)
 
     def _payloads(self, t: int, known: _Known, records: Records) -> tuple[Rows, ...]:
-        covariates = self._columns.rows(known.columns, records)
+        covariates = self._columns.rows(known.fit.columns, records)
         pieces = np.ones((_PIECES - 1, len(records)))
         rows = np.concatenate([covariates[:-1], pieces, covariates[-1:]])
         events, hazards = self._of_pieces(known, rows, records)
@@ -425,21 +375,15 @@ class CoxApproximate(Gaussian):
         weights = np.concatenate([hazards.sum(axis=0)[None], hazards[1:], nothing])
         gradients = rows * residuals[of_entry]
         curvatures = products(rows) * weights[of_product]
-        found = [
-            Rows.dense(ball(gradients, known.cut)),
-            Rows.dense(ball(curvatures, known.length)),
-        ]
-        sizes = lengths(gradients)
-        if t == LAST:
-            # Cut as in the gradient, so that the sandwich is of what was summed.
-            shortened = gradients / np.maximum(sizes, known.squares_cut)
-            return (*found, Rows.dense(ball(products(shortened), 1.0)))
+        sizes = [lengths(gradients)]
         if self._share(known) < _RARE:
             # Few records have an event that is rare. Their sizes would be hidden by noise.
-            sizes = np.maximum(sizes, lengths(covariates))
-        cells = [class_of(sizes), len(CLASSES) + class_of(lengths(curvatures))]
-        cells = cells[: 2 if t == NULL else 1]
-        return (*found, Rows.at(cells, [1 << COUNT_BITS] * len(cells)))
+            sizes = [np.maximum(sizes[0], lengths(covariates))]
+        if t == NULL:
+            sizes.append(lengths(curvatures))
+        last = t == LAST
+        found = step_rows(known.fit, gradients, curvatures, sizes=() if last else sizes, meat=last)
+        return tuple(found)
 
     def _of_pieces(self, known: _Known, rows: Floats, records: Records) -> tuple[Floats, Floats]:
         """Return events and hazards of records in each piece of time, shape (pieces, n_samples)."""
@@ -447,9 +391,9 @@ class CoxApproximate(Gaussian):
         margin = np.zeros(len(records))
         p = len(self.names)
         for place in (*range(p), self._width - 1):  # no product of matrices, whose rounding may
-            margin += known.weights[place] * rows[place]  # depend on the other records
+            margin += known.fit.weights[place] * rows[place]  # depend on the other records
         # The first piece has the common hazard; others are relative to it.
-        factors = np.append(0.0, known.weights[p:-1])
+        factors = np.append(0.0, known.fit.weights[p:-1])
         hazard = np.interp(time, self._ends, known.hazard)
         walls = np.interp(known.pieces, self._ends, known.hazard)
         begin, end = np.append(0.0, walls), np.append(walls, np.inf)
@@ -463,16 +407,11 @@ class CoxApproximate(Gaussian):
     def _share(self, known: _Known) -> float:
         """Return the share of records with the event."""
         # Noise may count more events than records.
-        return min(known.events / max(known.columns.n, 1.0), 1.0)
+        return min(known.events / max(known.fit.columns.n, 1.0), 1.0)
 
     def _read(self, state: GridState) -> _Known:
         known = decode_state(_Known, state, self.frac_bits)
-        reference = np.clip(known.columns.reference, 0, np.maximum(self.levels, 1) - 1)
-        cuts = {
-            name: max(getattr(known, name), CLASSES[0]) for name in ("cut", "length", "squares_cut")
-        }
-        # Bounds hold for any state; this keeps the arithmetic of a dishonest one defined.
-        return replace(known, columns=replace(known.columns, reference=reference), **cuts)
+        return replace(known, fit=known.fit.defined(self.levels))
 
     # What follows ---------------------------------------------------------------------------------
 
@@ -481,140 +420,77 @@ class CoxApproximate(Gaussian):
         return encode_state(self._updated(t, self._read(state), released))
 
     def _updated(self, t: int, known: _Known, released: Mapping[str, NoisyBlock]) -> _Known:
-        if t == PLACES:
-            words, noise = released["places"].in_records()
-            columns = self._columns.read_places(known.columns, words, noise)
-            exits, noise = released["exits"].in_records()
-            hazard, events = common_hazard(exits, self._ends, noise)
-            # Pieces have equally many events, as far as the smooth hazard says.
-            total = np.cumsum(events)
-            ends = np.searchsorted(total, total[-1] * np.arange(1, _PIECES) / _PIECES)
-            return replace(
-                known,
-                columns=columns,
-                hazard=hazard,
-                # Pieces end between cells, where the cumulative hazard is known.
-                pieces=self._ends[np.minimum(ends + 1, self.cells)],
-                events=max(float(exits[:, 0].sum()), 1.0),
-            )
-        if t == SPREADS:
-            words, noise = released["spreads"].in_records()
-            words = words.reshape(self._columns.spreads[1], -1)
-            columns = self._columns.read_spreads(known.columns, words, noise)
-            squared = self._columns.reach_squared(columns) + 1.0
-            # Sizes are not known yet. Long hazards are rare, since the event ends them.
-            usual, most, least = _USUAL_TOP
-            return replace(
-                known,
-                columns=columns,
-                cut=sqrt(squared) * max(1.0, usual * known.top),
-                length=max(min(known.top, most), least) * squared,
-            )
-        return self._after_step(t, known, released)
-
-    def _after_step(self, t: int, known: _Known, released: Mapping[str, NoisyBlock]) -> _Known:
-        words, noise = released["curvature"].in_records(BITS)
-        # Of an entry off the diagonal, whose products have the factor root of 2.
-        noise *= known.length / sqrt(2)
-        curvature = Curvature(matrix_of(words * known.length), noise, known.lost_curvature)
-        sizes, of_sizes = np.zeros((1, len(CLASSES))), 0.0
-        if t < LAST:
-            sizes, of_sizes = released["sizes"].in_records()
-        if t == NULL:
-            tail = Tail.of(sizes[1], of_sizes, self._most(known)[1], known.columns.n)
-            curvature = replace(curvature, lost=float(tail.excess(np.array([known.length]))[0]))
-        else:
-            # Weights have changed, so the matrix before is of use as far as it is alike.
-            curvature = curvature.drawn_to(known.of_curvature, same=False)
-        value, noise = released["gradient"].in_records(BITS)
-        known = replace(
-            known,
-            curvature=packed_of(curvature.matrix),
-            curvature_std=curvature.noise_std,
-            curvature_lost=curvature.lost,
-            last=value * known.cut,
-            last_std=noise * known.cut,
-        )
+        fit = known.fit
+        if t < NULL:
+            fit = replace(fit, columns=self._columns.read_counts(t, fit.columns, released))
+            if t == PLACES:
+                return self._with_hazard(replace(known, fit=fit), released["exits"])
+            return replace(known, fit=self._at_null(fit, known.top))
+        most = self._most(known)[1] if t == NULL else None
+        # Weights have changed, so the matrix before is of use as far as it is alike.
+        fit, gradient, _ = read_step(fit, released, most, same=False)
+        fit = replace(fit, last=gradient.value, last_std=gradient.noise_std)
         if t == LAST:
-            words, noise = released["sandwich"].in_records(BITS)
-            unit = known.squares_cut**2
-            return replace(known, squares=words * unit, squares_std=noise * unit / sqrt(2))
-        if t == NULL:
-            # Once: in later rounds their rows are short.
-            known = self._without_weak(known)
-        return self._stepped(t, known, sizes, of_sizes)
-
-    def _without_weak(self, known: _Known) -> _Known:
-        """Return the state without categories whose own curvature is not above its noise."""
-        matrix, columns = known.of_curvature.matrix, known.columns
-        # Without what a category has in common with the last entry, which is 1 for all records.
-        own = np.diag(matrix) - matrix[:, -1] ** 2 / max(float(matrix[-1, -1]), 1e-9)
-        own = own[: len(self.names)]
-        # Its coefficient would be noise, and would widen the intervals of all others.
-        weak = (columns.rare > 0) & (own < _WEAK * known.curvature_std)
-        return replace(known, columns=replace(columns, shown=columns.shown * ~weak))
-
-    def _stepped(self, t: int, known: _Known, counts: Floats, noise: float) -> _Known:
-        """Return the state with weights one step on, and with the cuts of the next round."""
-        columns, following = known.columns, {block.name: block for block in self.blocks(t + 1)}
-        sizes = next(block for block in self.blocks(t) if block.name == "sizes")
-        multiplier = _Z * noise * sqrt(sizes.weight / sizes.shape[0])
-
-        def price(name: str) -> float:
-            return multiplier / sqrt(following[name].weight)
-
-        most, most_curvature = self._most(known)
-        tail = Tail.of(counts[0], noise, most, columns.n)
-        cut, lost = tail.cut(price("gradient"))
-        lost_now = known.lost
-        if t == NULL:  # the first cut did not know the sizes
-            lost_now = float(tail.excess(np.array([known.cut]))[0])
-        typical = float(CLASSES[middle_class(counts[0], columns.n)])
-        if self._share(known) < _RARE:  # sizes were raised to those of events
-            typical *= 2 * self._share(known)
-        hidden = _SAME_WAY * typical * float(columns.rare[columns.shown == 0].sum())
-        weights = self._moved(replace(known, lost=hypot(lost_now, hidden))).weights
-        known = replace(
-            known, weights=weights, cut=_GROWTH * cut, lost=hypot(_GROWTH * lost, hidden)
+            return replace(known, fit=fit)
+        share = self._share(known)
+        fit, _ = stepped(
+            fit,
+            gradient,
+            released["sizes"],
+            self.blocks(t),
+            self.blocks(t + 1),
+            most=self._most(replace(known, fit=fit)),
+            growth=(_GROWTH, _GROWTH),
+            move=self._moved,
+            # Sizes were raised to those of events.
+            typical=2 * share if share < _RARE else 1.0,
         )
-        if t == NULL:
-            tail = Tail.of(counts[1], noise, most_curvature, columns.n)
-            length, lost = tail.cut(price("curvature"))
-            return replace(known, length=_GROWTH * length, lost_curvature=_GROWTH * lost)
-        if t + 1 == LAST:
-            # Products of long gradients need a cut of their own: their noise grows with its square.
-            at = cut_of_squares(counts[0], noise, columns.n, price("sandwich"))
-            known = replace(known, squares_cut=at)
-        return known
+        return replace(known, fit=fit)
+
+    def _with_hazard(self, known: _Known, released: NoisyBlock) -> _Known:
+        exits, noise = released.in_records()
+        hazard, events = common_hazard(exits, self._ends, noise)
+        # Pieces have equally many events, as far as the smooth hazard says.
+        total = np.cumsum(events)
+        ends = np.searchsorted(total, total[-1] * np.arange(1, _PIECES) / _PIECES)
+        return replace(
+            known,
+            hazard=hazard,
+            # Pieces end between cells, where the cumulative hazard is known.
+            pieces=self._ends[np.minimum(ends + 1, self.cells)],
+            events=max(float(exits[:, 0].sum()), 1.0),
+        )
+
+    def _at_null(self, fit: Fitted, top: float) -> Fitted:
+        """Return the state with cuts from the reach of columns and the largest hazard."""
+        squared = self._columns.reach_squared(fit.columns) + 1.0
+        # Sizes are not known yet. Long hazards are rare, since the event ends them.
+        usual, most, least = _USUAL_TOP
+        return replace(
+            fit,
+            cut=sqrt(squared) * max(1.0, usual * top),
+            length=max(min(top, most), least) * squared,
+        )
 
     def _most(self, known: _Known) -> tuple[float, float]:
         """Return the largest usual sizes of gradients and of curvatures at the common hazard."""
-        squared = self._columns.reach_squared(known.columns, whole_box=True) + 1.0
+        squared = self._columns.reach_squared(known.fit.columns, whole_box=True) + 1.0
         top = max(known.top, 1.0)
         return sqrt(squared) * top, top * squared
 
-    def _moved(self, known: _Known, last: bool = False) -> Solution:
+    def _moved(self, fit: Fitted, gradient: Gradient, last: bool = False) -> Solution:
         """Return the solution one step on, whose weights are not too far away."""
-        p, columns = len(self.names), known.columns
+        p, columns = len(self.names), fit.columns
         # The common hazard is near the truth, so factors and the constant are near 1.
         deviation = np.full(self._width, 1.0)
         deviation[:p] = PRIOR / np.maximum(columns.spread, 1e-9)
         deviation[p:-1] = _FACTOR
-        found = moved(
-            known.weights,
-            (Gradient(known.weights, known.last, known.last_std, known.lost),),
-            known.of_curvature,
-            Prior(np.zeros(self._width), deviation, known.kept),
-            drift=_DRIFT,
-            last=last,
-        )
-        # A step follows a noisy curvature, which may be far too flat.
         most = _FARTHEST * deviation
         if not last:  # a skewed column would go too far
             far = _FARTHEST_MARGIN / np.maximum(columns.reach, 1e-9)
             most[:p] = np.minimum(most[:p], far)
-        weights = known.weights + np.clip(found.weights - known.weights, -most, most)
-        return replace(found, weights=np.clip(weights, -_LARGEST, _LARGEST))
+        prior = Prior(np.zeros(self._width), deviation, fit.kept)
+        return limited(fit, [gradient], prior, most, drift=_DRIFT, last=last)
 
     # The estimate ---------------------------------------------------------------------------------
 
@@ -645,21 +521,22 @@ class CoxApproximate(Gaussian):
         from scipy.special import chdtrc
 
         known = self._read(state)
-        solution = self._moved(known, last=True)
+        fit, columns = known.fit, known.fit.columns
+        solution = self._moved(fit, fit.of_last, last=True)
         noise = _OF_NOISE**2 * solution.noise + _OF_SAMPLING**2 * solution.inverse
         solution = replace(solution, noise=noise)
-        sampling = sandwich(solution, matrix_of(known.squares), known.squares_std, known.kept)
+        sampling = sandwich(solution, matrix_of(fit.squares), fit.squares_std, fit.kept)
         p = len(self.names)
         scale = report.Scale(
-            np.insert(self._columns.back(known.columns), [p] * (_PIECES - 1), 0.0, axis=1),
+            np.insert(self._columns.back(columns), [p] * (_PIECES - 1), 0.0, axis=1),
             self.levels,
-            tuple(int(r) for r in known.columns.reference),
+            tuple(int(r) for r in columns.reference),
             (0,) * len(self.levels),
             tuple(zip(self.low, self.high, strict=True)),
             unit=1.0,
             middle=0.0,
         )
-        units = known.columns.n, known.columns.n_std
+        units = columns.n, columns.n_std
         found = report.results_of(scale, solution, sampling, None, units)
         # The first category of a column is the reference, whatever the rows were made of.
         own = np.flatnonzero(found["reference"] == 0)
@@ -681,7 +558,7 @@ class CoxApproximate(Gaussian):
             **ratios,
             "covariance": noise,
             "sampling_covariance": spread,
-            "far_values": self._far(known),
+            "far_values": self._far(columns),
             "wald": np.array([wald]),
             "wald_p": np.array([float(chdtrc(clear.size, wald)) if clear.size else 1.0]),
             "records": found["records"],
@@ -690,9 +567,8 @@ class CoxApproximate(Gaussian):
             "hazard": known.hazard,
         }
 
-    def _far(self, known: _Known) -> Floats:
+    def _far(self, columns: Placed) -> Floats:
         """Return 1 for each number with far values, and 0 for others."""
-        columns = known.columns
         # Noisy counts cannot tell one far record from five, so both are marked.
         steep = columns.reach / np.maximum(columns.spread, 1e-9) > _LONG
         numbers = np.repeat(np.array(self.levels) == 0, np.maximum(np.array(self.levels) - 1, 1))
@@ -794,20 +670,3 @@ def common_hazard(exits: Floats, ends: Floats, noise: float) -> tuple[Floats, Fl
     hazard = np.append(0.0, np.cumsum(rates * widths))
     # Above 0, so that pieces of time have ends also where no event was seen.
     return hazard, rates * np.maximum(lived, 0.0) + 1e-9
-
-
-# Functions with names: a task is sent to workers, and a fitted model is stored.
-
-
-def _codes(column: int, levels: int, frac_bits: int, records: Records) -> Integers:
-    return codes(records[:, column], levels, frac_bits)
-
-
-def _places(column: int, one: int, records: Records) -> Floats:
-    return records[:, column] / one
-
-
-def _ball(name: str, size: int, weight: float) -> Block:
-    """Return the block of sums of payloads in the unit ball."""
-    # The L1 norm by Cauchy and Schwarz: only the L2 norm is checked in integers.
-    return Block(name, (size,), isqrt(size << 2 * BITS), 1 << 2 * BITS, weight)
