@@ -17,6 +17,7 @@ from cloister.core.errors import DataError, PlanError
 from cloister.federation.silo.agent import MODEL, close_job
 from cloister.federation.silo.decisions import (
     CONSENT,
+    Question,
     asker,
     check_approval,
     cost_lines,
@@ -25,6 +26,7 @@ from cloister.federation.silo.decisions import (
     priced,
     question,
 )
+from cloister.federation.silo.sections import Section
 from cloister.federation.silo.site import Site
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.lifecycle import ACCEPT, DENY, WITHDRAW, SiloState, Step
@@ -51,15 +53,13 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     request = question(job, site)
     out.pairs(*request.facts)
     # Of a job that the policy declined on arrival only the digest is kept.
-    if request.members:
-        out.say()
-        out.pairs(*request.asked)
+    if request.sections:
         out.say()
         for sentence in request.sentences:
             out.paragraph(sentence)
-        out.say()
-        out.table(request.members)
-        out.pairs(*request.prices)
+        for section in request.sections:
+            _show_section(section, out)
+        _show_news(request, out)
         if job.state == SiloState.WAITING:
             flag = " --accept-aggregator-noise" if request.needs_consent else ""
             out.say()
@@ -68,6 +68,26 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
             )
     keys = ("state", "reason", "decided_by", "received_at", "proposer")
     return {"job": job.id, **{key: getattr(job, key) for key in keys}, **request.document}
+
+
+def _show_section(section: Section, out: Output) -> None:
+    out.say()
+    out.say(section.title.upper())
+    out.pairs(*((line.name, line.value) for line in section.lines), *section.here)
+    if section.table:
+        out.table(section.table)
+
+
+def _show_news(request: Question, out: Output) -> None:
+    """Write what is new after the question, whose lines stay as they were signed."""
+    if request.since is None:
+        return
+    lines = [line for section in request.sections for line in section.lines if line.news]
+    out.say()
+    out.say("WHAT IS NEW")
+    out.paragraph(request.since.sentence)
+    out.pairs(*((line.name, f"{line.value} ({line.news})") for line in lines))
+    out.pairs(*((name, f"gone: {value}") for name, value in request.since.gone))
 
 
 def _approve(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
