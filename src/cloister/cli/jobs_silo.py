@@ -17,6 +17,7 @@ from cloister.core.errors import DataError, PlanError
 from cloister.federation.silo.agent import MODEL, close_job
 from cloister.federation.silo.decisions import (
     CONSENT,
+    OWNERS_EYES,
     Question,
     asker,
     check_approval,
@@ -25,6 +26,7 @@ from cloister.federation.silo.decisions import (
     decide,
     priced,
     question,
+    rows_of,
 )
 from cloister.federation.silo.sections import Section
 from cloister.federation.silo.site import Site
@@ -70,6 +72,18 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     return {"job": job.id, **{key: getattr(job, key) for key in keys}, **request.document}
 
 
+def _rows(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
+    job = site.store().find(args.job)
+    report = rows_of(job, site)
+    out.pairs(*report.described())
+    out.table(report.table())
+    out.paragraph(OWNERS_EYES)
+    for sentence in report.sentences():
+        out.warn_locally(sentence)
+    # No counts in the document, so that no script decides by them.
+    return {"job": job.id}
+
+
 def _show_section(section: Section, out: Output) -> None:
     out.say()
     out.say(section.title.upper())
@@ -79,7 +93,7 @@ def _show_section(section: Section, out: Output) -> None:
 
 
 def _show_news(request: Question, out: Output) -> None:
-    """Write what is new after the question, whose lines stay as they were signed."""
+    """Write the differences from the job before; the lines of the question stay as signed."""
     if request.since is None:
         return
     lines = [line for section in request.sections for line in section.lines if line.news]
@@ -170,6 +184,7 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]
 ACTIONS: dict[str, Callable[[argparse.Namespace, Site, Output], dict[str, Any]]] = {
     "list": _list,
     "show": _show,
+    "rows": _rows,
     "approve": _approve,
     "deny": _deny,
     "withdraw": _withdraw,

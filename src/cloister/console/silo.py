@@ -15,8 +15,17 @@ from cloister.app.report.page import render_report
 from cloister.console.parts import a_report, budget_gauge, console_app, to_page
 from cloister.core.errors import DataError
 from cloister.core.html import page
+from cloister.data.reading import ReadingReport
 from cloister.federation.silo.agent import MODEL
-from cloister.federation.silo.decisions import asker, check_approval, decide, priced, question
+from cloister.federation.silo.decisions import (
+    OWNERS_EYES,
+    asker,
+    check_approval,
+    decide,
+    priced,
+    question,
+    rows_of,
+)
 from cloister.federation.silo.site import Site
 from cloister.federation.silo.store import Job
 from cloister.privacy.filter import Cost
@@ -41,7 +50,7 @@ def silo_app(site: Site) -> Starlette:
         rest = [row for row in jobs if row[0].state != SiloState.WAITING]
         return shown(request, "overview", waiting=waiting, rest=rest, gauge=_gauge(site))
 
-    def show_job(request: Request) -> Response:
+    def show_job(request: Request, reading: ReadingReport | None = None) -> Response:
         job = _job(site, request)
         return shown(
             request,
@@ -50,7 +59,13 @@ def silo_app(site: Site) -> Starlette:
             question=question(job, site),
             waits=job.state == SiloState.WAITING,
             has_report=_result(site, job).is_file(),
+            reading=reading,
+            eyes=OWNERS_EYES,
         )
+
+    def read_rows(request: Request) -> Response:
+        # Only on the owner's press, and only for this answer: nothing of it is stored.
+        return show_job(request, rows_of(_job(site, request), site))
 
     def approve(request: Request) -> Response:
         job, form = _job(site, request), request.state.form
@@ -81,6 +96,7 @@ def silo_app(site: Site) -> Starlette:
         _PAGES,
         Route("/", overview),
         Route("/jobs/{job}", show_job),
+        Route("/jobs/{job}/rows", read_rows, methods=["POST"]),
         Route("/jobs/{job}/approve", approve, methods=["POST"]),
         Route("/jobs/{job}/deny", deny, methods=["POST"]),
         Route("/jobs/{job}/report", report),

@@ -15,6 +15,7 @@ from cloister.app.question import facts_of
 from cloister.app.text import attacker_sentence, number
 from cloister.core.display import Table
 from cloister.core.errors import BudgetExceeded, CloisterError, PlanError
+from cloister.data.reading import ReadingReport
 from cloister.federation.service import render
 from cloister.federation.silo.sections import (
     CODE,
@@ -39,6 +40,10 @@ from cloister.protocol.plan import Plan
 CONSENT = (
     "Profile 'group': the guarantee depends on the noise of the aggregator, which no silo can "
     "check."
+)
+OWNERS_EYES = (
+    "Only you see these counts: they are stored nowhere and sent to nobody. If you decline because "
+    "of them, the decline tells others something about your records, and so would its reason."
 )
 _BEYOND = "beyond the lifetime cap, or its limits for each noise distribution"
 
@@ -206,6 +211,19 @@ def check_approval(site: Site, job: Job, *, accepts_aggregator_noise: bool) -> N
             f"job {job.id} would bring the data set to epsilon={cost['after']:.4g}, above its "
             f"lifetime cap of {cost['cap']:.6g}, or beyond its limits; deny it."
         )
+
+
+def rows_of(job: Job, site: Site) -> ReadingReport:
+    """Read the silo's file and count the rows that a job would use, for the owner's eyes alone.
+
+    Raises
+    ------
+    PlanError
+        If the job was declined on arrival, so its columns are not stored.
+    """
+    if "digest" in json.loads(job.plan):
+        raise PlanError(f"job {job.id} was declined when it came; its columns are not stored.")
+    return site.reading(plan_of(site, job).columns)
 
 
 def decide(site: Site, start: str, step: Step[SiloState], reason: str = "") -> str:
