@@ -207,7 +207,7 @@ def test_the_owner_reads_the_rows_of_the_file_on_request_alone(
     assert owner.get(f"{path}/rows").status_code == 405
     before = {file: file.read_bytes() for file in home.folder.rglob("*.jsonl")}
     answer = owner.post(f"{path}/rows", data={"csrf": token(owner, path)})
-    for words in ("rows used", "<td>14</td>", "1 (7.1%)", "&#39;999&#39;", "stored nowhere"):
+    for words in ("rows used", "<dd>14</dd>", "1 (7.1%)", "&#39;999&#39;", "stored nowhere"):
         assert words in answer.text
     assert "Approve" in answer.text
     assert "rows used" not in owner.get(path).text

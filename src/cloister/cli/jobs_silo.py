@@ -57,7 +57,7 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     # Of a job that the policy declined on arrival only the digest is kept.
     if request.sections:
         out.say()
-        for sentence in request.sentences:
+        for sentence in (*request.sentences, *request.warnings):
             out.paragraph(sentence)
         for section in request.sections:
             _show_section(section, out)

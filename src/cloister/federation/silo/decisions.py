@@ -65,6 +65,7 @@ class Question:
 
     facts: Pairs
     sentences: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     since: Since | None = None
     sections: tuple[Section, ...] = ()
     prices: Pairs = ()
@@ -115,7 +116,8 @@ def question(job: Job, site: Site) -> Question:
     )
     return Question(
         (*facts, *rest),
-        (plan.describe(), *warnings, *odds, *((CONSENT,) if consent else ())),
+        (plan.describe(), *odds),
+        (*warnings, *((CONSENT,) if consent else ())),
         compared,
         sections_of(
             asked,
