@@ -189,6 +189,19 @@ def test_what_was_spent_before_is_in_the_price(home: Home, shown: Shown) -> None
     assert 1.0 < cost["after"] < 2.0
 
 
+def test_rows_are_counted_for_the_owner_and_no_document(
+    home: Home, shown: Shown, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home.folder / "data.csv").write_text("x0,x1\n" + "0.5,0.5\n" * 9 + "0.5,999\n" * 4 + "?,0\n")
+    job = home.receive(home.plan())
+    assert shown("rows", job).keys() == {"command", "job", "warnings"}
+    assert main(["jobs", "rows", "--config", home.config, job]) == 0
+    told = capsys.readouterr()
+    assert re.search(r"^rows used +13$", told.out, re.MULTILINE)
+    assert "if they mark missing cells" in told.err
+    assert home.store.state(job) == State.WAITING
+
+
 def test_approval_waits_for_the_agent(home: Home, shown: Shown) -> None:
     job = home.receive(home.plan())
     assert shown("approve", job)["state"] == "accepted"

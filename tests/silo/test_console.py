@@ -196,6 +196,25 @@ def test_the_owner_reads_what_is_asked_and_approves(home: Home, owner: TestClien
     assert "/approve" not in answer.text
 
 
+def test_the_owner_reads_the_rows_of_the_file_on_request_alone(
+    home: Home, owner: TestClient
+) -> None:
+    (home.folder / "data.csv").write_text("x0,x1\n" + "0.5,0.5\n" * 9 + "0.5,999\n" * 4 + "?,0\n")
+    path = f"/jobs/{home.receive(home.plan())}"
+    page = owner.get(path).text
+    assert "Read my file now" in page
+    assert "rows used" not in page
+    assert owner.get(f"{path}/rows").status_code == 405
+    before = {file: file.read_bytes() for file in home.folder.rglob("*.jsonl")}
+    answer = owner.post(f"{path}/rows", data={"csrf": token(owner, path)})
+    for words in ("rows used", "<dd>14</dd>", "1 (7.1%)", "&#39;999&#39;", "stored nowhere"):
+        assert words in answer.text
+    assert "Approve" in answer.text
+    assert "rows used" not in owner.get(path).text
+    assert before == {file: file.read_bytes() for file in home.folder.rglob("*.jsonl")}
+    assert home.store.state(home.plan().run_id) != State.ACCEPTED
+
+
 def test_the_owner_declines_with_a_reason(home: Home, owner: TestClient) -> None:
     path = f"/jobs/{home.receive(home.plan())}"
     form = {"csrf": token(owner, path), "reason": "not <b>this</b> year"}

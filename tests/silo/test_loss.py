@@ -130,7 +130,7 @@ def test_an_agent_refuses_to_start_above_what_its_owner_accepts(
 ) -> None:
     rows = [*(f"{i},5,Jawohl" for i in range(bad)), *ROWS[bad:]]
     site = site_of(tmp_path, rows, accept_loss=accepted)
-    assert site.loses_too_much != starts
+    assert site.loses_too_much(site.reading()) != starts
     if starts:
         site.check_loss()
         return
@@ -141,6 +141,42 @@ def test_an_agent_refuses_to_start_above_what_its_owner_accepts(
     assert "accept_loss" in text
     assert not any(sign.isdecimal() for sign in text)
     assert not any(word in text for word in ("Jawohl", "dead", "age"))
+
+
+DOUBTFUL = [f"{20 + i},{i % 60},{'yn'[i % 2]}" for i in range(50)] + ["999,5,y"] * 10
+
+
+def test_doubts_warn_the_owner_at_the_start_and_stop_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = site_of(tmp_path, DOUBTFUL)
+    assert "'999'" in site.reading().doubts[0]
+    with caplog.at_level(logging.WARNING):
+        site.check_loss()
+    (text,) = caplog.messages
+    assert "cloister check" in text
+    assert not any(sign.isdecimal() for sign in text)
+    assert "age" not in text
+    caplog.clear()
+    site_of(tmp_path, ROWS).check_loss()
+    assert not caplog.messages
+
+
+def test_a_standing_approval_reads_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(
+        TASKS["tabulate"],
+        SCHEMA,
+        ["silo-0", "silo-1", "silo-2"],
+        budget=Budget(1.0, 1e-6),
+        nominal_n=200,
+        min_silos=3,
+        **JOBS["tabulate"],
+    )
+    expected = life(tmp_path / "sound", ROWS, plan)
+    monkeypatch.setattr(RealSite, "reading", lambda *args: pytest.fail("it was read"))
+    assert life(tmp_path / "doubtful", DOUBTFUL, plan) == expected
 
 
 def test_records_that_cannot_be_read_are_for_the_jobs_to_find(tmp_path: Path) -> None:

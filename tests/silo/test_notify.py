@@ -15,6 +15,7 @@ from cloister.core.errors import PlanError
 from cloister.federation.settings import NotifySettings, SiloSettings, load_role
 from cloister.federation.silo.notify import _tell, notice_of
 from cloister.federation.silo.store import Job
+from cloister.protocol.lifecycle import SiloState
 from cloister.protocol.plan import Plan
 from cloister.testing import toy_plan
 
@@ -25,7 +26,7 @@ NOTICE = {"silo": "north", "job": "3f2a", "task": "count", "epsilon": 1.0}
 
 @pytest.fixture
 def plan() -> Plan:
-    return toy_plan()
+    return toy_plan(study="free text of an analyst")
 
 
 def told(site: Site, plan: Plan) -> list[Job]:
@@ -39,12 +40,31 @@ def test_a_job_that_waits_is_told_once_with_what_a_list_of_jobs_shows(
     tmp_path: Path, plan: Plan
 ) -> None:
     (job,) = told(Site(tmp_path), plan)
-    assert notice_of("north", job) == {
+    notice = notice_of("north", job)
+    text = notice.pop("text")
+    short = plan.run_id[:12]
+    for words in (
+        "at silo north",
+        "ann asks",
+        plan.task.name,
+        f"jobs approve {short}",
+        "jobs deny",
+    ):
+        assert words in text
+    assert "Why it waits" not in text
+    assert plan.study not in text  # an analyst writes it freely
+    assert notice == {
         "silo": "north",
         "job": plan.run_id,
         "task": plan.task.name,
         "epsilon": plan.budget.epsilon if plan.budget else None,
     }
+
+
+def test_the_notice_gives_the_reason_of_a_job_that_a_standing_rule_does_not_cover() -> None:
+    plan = '{"budget": null, "study": "s", "task": {"name": "count"}}'
+    job = Job("3f2a" * 8, plan, {"name": "ann"}, "2026-01-01", SiloState.WAITING, "convicted.")
+    assert notice_of("north", job)["text"].endswith("Why it waits: convicted.")
 
 
 def test_what_a_standing_policy_approves_waits_for_nobody(tmp_path: Path, plan: Plan) -> None:

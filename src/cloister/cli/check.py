@@ -9,7 +9,6 @@ from typing import Any
 from cloister.app.files import schemas_of, source_of
 from cloister.cli.options import add_baskets_argument, add_max_loss_argument, add_reading_argument
 from cloister.cli.output import Output
-from cloister.core.display import Table
 from cloister.data.schema import Schema
 
 TOO_MUCH_LOST = 4
@@ -35,27 +34,8 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     schemas = schemas_of(Schema.load(args.schema), [args.file], args.reading, others=True)
     # All columns count, since the columns of a later job are not known here.
     report = check_file(source_of(args.file, args.baskets), schemas[args.file])
-    out.pairs(
-        ("source", report.source),
-        ("rows", f"{report.rows:,}"),
-        ("rows used", f"{report.used:,}"),
-        ("rows left out", f"{report.lost:,} ({report.row_share:.1%})"),
-        *((what, f"{count:,}") for what, count in report.counts() if count),
-    )
-    rows = tuple(
-        (
-            column.name,
-            f"{column.lost:,}",
-            f"{column.missing:,}",
-            f"{column.type_errors:,}",
-            f"{column.unknown:,}",
-            f"{column.out_of_range_share:.2%}",
-            "constant" if column.constant else "",
-        )
-        for column in report.columns
-    )
-    headings = ("column", "rows left out", "missing", "wrong type", "unknown category")
-    out.table(Table("Columns", (*headings, "out of range", ""), rows))
+    out.pairs(*report.described())
+    out.table(report.table())
     for names in report.merged_units:
         out.say(f"one unit: {', '.join(map(repr, names))}")
     out.say(f"{LOCAL_NOTE.capitalize()}; keep them in this silo.")

@@ -207,18 +207,22 @@ def _data(settings: SiloSettings) -> Iterator[Check]:
 
 def _loss(settings: SiloSettings) -> Iterator[Check]:
     """Check the share of rows that are left out; the result contains no count of records."""
-    from cloister.federation.silo.site import TOO_MUCH_LOST, Site
+    from cloister.federation.silo.site import IN_DOUBT, TOO_MUCH_LOST, Site
 
     try:
         # The same test as at the agent's start.
-        too_much = Site.of(settings).loses_too_much
+        site = Site.of(settings)
+        report = site.reading()
     except (CloisterError, OSError, ValueError):
         return  # the checks of keys, schema and data report it
-    if too_much:
+    if site.loses_too_much(report):
         found, _, hint = TOO_MUCH_LOST.partition("; ")
         yield fail("rows left out", found, hint)
-    else:
-        yield ok("rows left out", "no more than the owner accepts")
+        return
+    yield ok("rows left out", "no more than the owner accepts")
+    if report.doubts:
+        found, _, hint = IN_DOUBT.partition("; ")
+        yield warn("meaning of cells", found, hint)
 
 
 def _port(settings: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:

@@ -23,6 +23,7 @@ from cloister.federation.silo.site import Site
 _SUMMARIES = {
     "list": "list all jobs",
     "show": "show one job: a description of its plan, its members and its cost",
+    "rows": "silo: count the rows of this silo's file that a job would use, for its owner alone",
     "approve": "silo: let a job use these records; the agent reserves its whole cost",
     "deny": "silo: decline a job",
     "withdraw": "silo: leave a job; sent values stay charged",

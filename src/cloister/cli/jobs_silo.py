@@ -17,6 +17,8 @@ from cloister.core.errors import DataError, PlanError
 from cloister.federation.silo.agent import MODEL, close_job
 from cloister.federation.silo.decisions import (
     CONSENT,
+    OWNERS_EYES,
+    Question,
     asker,
     check_approval,
     cost_lines,
@@ -24,7 +26,9 @@ from cloister.federation.silo.decisions import (
     decide,
     priced,
     question,
+    rows_of,
 )
+from cloister.federation.silo.sections import Section
 from cloister.federation.silo.site import Site
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.lifecycle import ACCEPT, DENY, WITHDRAW, SiloState, Step
@@ -51,15 +55,13 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     request = question(job, site)
     out.pairs(*request.facts)
     # Of a job that the policy declined on arrival only the digest is kept.
-    if request.members:
+    if request.sections:
         out.say()
-        out.pairs(*request.asked)
-        out.say()
-        for sentence in request.sentences:
+        for sentence in (*request.sentences, *request.warnings):
             out.paragraph(sentence)
-        out.say()
-        out.table(request.members)
-        out.pairs(*request.prices)
+        for section in request.sections:
+            _show_section(section, out)
+        _show_news(request, out)
         if job.state == SiloState.WAITING:
             flag = " --accept-aggregator-noise" if request.needs_consent else ""
             out.say()
@@ -68,6 +70,38 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
             )
     keys = ("state", "reason", "decided_by", "received_at", "proposer")
     return {"job": job.id, **{key: getattr(job, key) for key in keys}, **request.document}
+
+
+def _rows(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
+    job = site.store().find(args.job)
+    report = rows_of(job, site)
+    out.pairs(*report.described())
+    out.table(report.table())
+    out.paragraph(OWNERS_EYES)
+    for sentence in report.sentences():
+        out.warn_locally(sentence)
+    # No counts in the document, so that no script decides by them.
+    return {"job": job.id}
+
+
+def _show_section(section: Section, out: Output) -> None:
+    out.say()
+    out.say(section.title.upper())
+    out.pairs(*((line.name, line.value) for line in section.lines), *section.here)
+    if section.table:
+        out.table(section.table)
+
+
+def _show_news(request: Question, out: Output) -> None:
+    """Write the differences from the job before; the lines of the question stay as signed."""
+    if request.since is None:
+        return
+    lines = [line for section in request.sections for line in section.lines if line.news]
+    out.say()
+    out.say("WHAT IS NEW")
+    out.paragraph(request.since.sentence)
+    out.pairs(*((line.name, f"{line.value} ({line.news})") for line in lines))
+    out.pairs(*((name, f"gone: {value}") for name, value in request.since.gone))
 
 
 def _approve(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
@@ -150,6 +184,7 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]
 ACTIONS: dict[str, Callable[[argparse.Namespace, Site, Output], dict[str, Any]]] = {
     "list": _list,
     "show": _show,
+    "rows": _rows,
     "approve": _approve,
     "deny": _deny,
     "withdraw": _withdraw,

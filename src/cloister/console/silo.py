@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -12,11 +13,21 @@ from starlette.routing import Route
 
 from cloister.app.release import Release
 from cloister.app.report.page import render_report
+from cloister.console.history import History, history_of
 from cloister.console.parts import a_report, budget_gauge, console_app, to_page
 from cloister.core.errors import DataError
 from cloister.core.html import page
+from cloister.data.reading import ReadingReport
 from cloister.federation.silo.agent import MODEL
-from cloister.federation.silo.decisions import asker, check_approval, decide, priced, question
+from cloister.federation.silo.decisions import (
+    OWNERS_EYES,
+    asker,
+    check_approval,
+    decide,
+    priced,
+    question,
+    rows_of,
+)
 from cloister.federation.silo.site import Site
 from cloister.federation.silo.store import Job
 from cloister.privacy.filter import Cost
@@ -39,9 +50,11 @@ def silo_app(site: Site) -> Starlette:
         jobs = [(job, asker(job), priced(job)) for job in reversed(_jobs(site))]
         waiting = [row for row in jobs if row[0].state == SiloState.WAITING]
         rest = [row for row in jobs if row[0].state != SiloState.WAITING]
-        return shown(request, "overview", waiting=waiting, rest=rest, gauge=_gauge(site))
+        gauge, history = _budget(site)
+        values = {"gauge": gauge, "history": history, "known": {job.id for job, *_ in jobs}}
+        return shown(request, "overview", waiting=waiting, rest=rest, **values)
 
-    def show_job(request: Request) -> Response:
+    def show_job(request: Request, reading: ReadingReport | None = None) -> Response:
         job = _job(site, request)
         return shown(
             request,
@@ -50,7 +63,13 @@ def silo_app(site: Site) -> Starlette:
             question=question(job, site),
             waits=job.state == SiloState.WAITING,
             has_report=_result(site, job).is_file(),
+            reading=reading,
+            eyes=OWNERS_EYES,
         )
+
+    def read_rows(request: Request) -> Response:
+        # Only on the owner's press, and only for this answer: nothing of it is stored.
+        return show_job(request, rows_of(_job(site, request), site))
 
     def approve(request: Request) -> Response:
         job, form = _job(site, request), request.state.form
@@ -81,6 +100,7 @@ def silo_app(site: Site) -> Starlette:
         _PAGES,
         Route("/", overview),
         Route("/jobs/{job}", show_job),
+        Route("/jobs/{job}/rows", read_rows, methods=["POST"]),
         Route("/jobs/{job}/approve", approve, methods=["POST"]),
         Route("/jobs/{job}/deny", deny, methods=["POST"]),
         Route("/jobs/{job}/report", report),
@@ -108,14 +128,15 @@ def _result(site: Site, job: Job) -> Path:
     return site.settings.results / job.id / MODEL
 
 
-def _gauge(site: Site) -> Mapping[str, object]:
-    """Return the spent or reserved part of the lifetime cap, and the rest for one more job."""
-    limits, spent = site.limits, Cost()
+def _budget(site: Site) -> tuple[Mapping[str, object], History | None]:
+    """Return the spent or reserved part of the lifetime cap with the rest, and the history."""
+    name, limits, spent, history = site.schema.dataset, site.limits, Cost(), None
     if site.settings.ledger.exists():  # opening it would create an empty ledger
         ledger = site.ledger()
-        limits, spent = ledger.limits(site.schema.dataset), ledger.cost(site.schema.dataset)
+        limits, spent = ledger.limits(name), ledger.cost(name)
+        history = history_of(ledger.jobs(name), limits, datetime.now(UTC))
         ledger.dispose()
-    return budget_gauge(site.schema.dataset, limits, spent)
+    return budget_gauge(name, limits, spent), history
 
 
 def _last_entries(path: Path) -> list[str]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, Integers
 from cloister.core.declared import declarations
+from cloister.core.display import Table
 from cloister.data.cells import Coded, shown
 from cloister.data.doubts import Doubt, code_doubt
 from cloister.data.encoding import ABSENT, MISSING, OUTSIDE, WRONG
@@ -184,6 +185,34 @@ class ReadingReport:
         """Return the counts of excluded rows and items, each with a description."""
         described = [field for field in declarations(ReadingReport) if field.help]
         return [(field.help, getattr(self, field.name)) for field in described]
+
+    def described(self) -> list[tuple[str, str]]:
+        """Return the counts of rows, each with a description."""
+        return [
+            ("source", self.source),
+            ("rows", f"{self.rows:,}"),
+            ("rows used", f"{self.used:,}"),
+            ("rows left out", f"{self.lost:,} ({self.row_share:.1%})"),
+            *((what, f"{count:,}") for what, count in self.counts() if count),
+        ]
+
+    def table(self) -> Table:
+        """Return the counts of each column of the job."""
+        headings = ("column", "rows left out", "missing", "wrong type", "unknown category")
+        rows = tuple(
+            (
+                column.name,
+                f"{column.lost:,}",
+                f"{column.missing:,}",
+                f"{column.type_errors:,}",
+                f"{column.unknown:,}",
+                f"{column.out_of_range_share:.2%}",
+                "constant" if column.constant else "",
+            )
+            for column in self.columns
+            if column.needed
+        )
+        return Table("Columns", (*headings, "out of range", ""), rows)
 
     def sentences(self) -> Iterator[str]:
         """Yield sentences for the owner, the most important first."""

@@ -14,20 +14,36 @@ from cloister.app.job import derive_plan
 from cloister.app.question import facts_of
 from cloister.app.text import attacker_sentence, number
 from cloister.core.display import Table
-from cloister.core.errors import BudgetExceeded, PlanError
+from cloister.core.errors import BudgetExceeded, CloisterError, PlanError
+from cloister.data.reading import ReadingReport
 from cloister.federation.service import render
+from cloister.federation.silo.sections import (
+    CODE,
+    COST,
+    PARTIES,
+    Pairs,
+    Section,
+    Since,
+    job_before,
+    lines_before,
+    sections_of,
+    since,
+)
 from cloister.federation.silo.site import Site
 from cloister.federation.silo.store import Job
 from cloister.privacy import accounting
 from cloister.privacy.filter import Cost, cheapest_pricing, tariffs
+from cloister.protocol.code import code_mismatch
 from cloister.protocol.lifecycle import DENY, GRANTED, SiloState, Step
 from cloister.protocol.plan import Plan
-
-Pairs = tuple[tuple[str, str], ...]
 
 CONSENT = (
     "Profile 'group': the guarantee depends on the noise of the aggregator, which no silo can "
     "check."
+)
+OWNERS_EYES = (
+    "Only you see these counts: they are stored nowhere and sent to nobody. If you decline because "
+    "of them, the decline tells others something about your records, and so would its reason."
 )
 _BEYOND = "beyond the lifetime cap, or its limits for each noise distribution"
 
@@ -40,15 +56,18 @@ class Question:
     ----------
     facts : pairs of text
         State and origin of the job, and the answers of policy and ledger.
-    asked : pairs of text
-        The whole text of the question, derived from this silo's own schema; see
-        :mod:`cloister.app.question`.
+    sections : tuple of Section
+        The whole text of the question, derived from this silo's own schema, with cost, members and
+        code here. It is empty for a job that the policy declined on arrival.
+    since : Since
+        What is new against the job before.
     """
 
     facts: Pairs
-    asked: Pairs = ()
     sentences: tuple[str, ...] = ()
-    members: Table | None = None
+    warnings: tuple[str, ...] = ()
+    since: Since | None = None
+    sections: tuple[Section, ...] = ()
     prices: Pairs = ()
     needs_consent: bool = False
     document: Mapping[str, Any] = field(default_factory=dict)
@@ -74,11 +93,12 @@ def question(job: Job, site: Site) -> Question:
     consent = plan.profile == "group"
     rest = (
         ("study", plan.study),
-        ("plan digest", plan.digest.hex()),
         ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
         ("ledger", "allows it" if cost.get("fits", True) else f"refuses it: {_BEYOND}"),
     )
     asked, question_hash = _asked(plan, site)
+    earlier = _before(job, site)
+    before, compared = _since(asked, *earlier, site)
     convicted = site.convicted()
     warnings = tuple(
         f"A member was convicted by its own signature: {convicted[fingerprint]}."
@@ -88,12 +108,24 @@ def question(job: Job, site: Site) -> Question:
     odds = (attacker_sentence(plan.events(), plan.unit),) if plan.budget else ()
     members = _members(plan, site)
     rows = tuple(tuple(member.values()) for member in members)
+    prices = tuple(cost_lines(cost))
+    codes = (
+        *_code(plan, earlier[1]),
+        ("plan digest", plan.digest.hex()),
+        ("question", question_hash),
+    )
     return Question(
-        (*facts, *rest, ("question", question_hash)),
-        asked,
-        (plan.describe(), *warnings, *odds, *((CONSENT,) if consent else ())),
-        Table("Members", ("silo", "fingerprint", "pinned here"), rows),
-        tuple(cost_lines(cost)),
+        (*facts, *rest),
+        (plan.describe(), *odds),
+        (*warnings, *((CONSENT,) if consent else ())),
+        compared,
+        sections_of(
+            asked,
+            before,
+            {COST: prices, CODE: codes},
+            {PARTIES: Table("Members", ("silo", "fingerprint", "pinned here"), rows)},
+        ),
+        prices,
         consent,
         {
             "refusal": refusal,
@@ -118,6 +150,49 @@ def _asked(plan: Plan, site: Site) -> tuple[Pairs, str]:
     return tuple(facts_of(derived, site.schema)), derived.question
 
 
+def _before(job: Job, site: Site) -> tuple[Job | None, Plan | None]:
+    """Return the last approved job of the same study and task, and its plan if it can be read."""
+    store = site.store()
+    try:
+        earlier = job_before(job, store.jobs())
+    finally:
+        store.dispose()
+    if earlier is None:
+        return None, None
+    try:
+        return earlier, plan_of(site, earlier)
+    except (CloisterError, ValueError):  # from a version that wrote other plans
+        return earlier, None
+
+
+def _since(
+    asked: Pairs, earlier: Job | None, plan: Plan | None, site: Site
+) -> tuple[Pairs | None, Since]:
+    """Return the question of the job before, if there is one, and the comparison with it."""
+    if earlier is None:
+        return None, Since("No approved job of this study and task is stored here: all is new.")
+    lines = None if plan is None else lines_before(plan, site.schema)
+    if lines is None:
+        name = earlier.id[:12]
+        return None, Since(f"Schema or code changed since job {name} was approved: all is new.")
+    return lines, since(asked, lines, earlier)
+
+
+def _code(plan: Plan, before: Plan | None) -> Pairs:
+    """Return the version of the code of a task, and whether this silo has the same."""
+    if plan.code is None:
+        return ()
+    here = code_mismatch(plan) or "the same here"
+    # The digest is no line of the question, but the signed plan has it.
+    changed = before is not None and before.code != plan.code
+    version = f"{plan.code.distribution} {plan.code.version}".rstrip()
+    return (
+        ("code version", version + ", another than in the job before" * changed),
+        ("code digest", plan.code.digest),
+        ("code", here),
+    )
+
+
 def check_approval(site: Site, job: Job, *, accepts_aggregator_noise: bool) -> None:
     """Raise the errors that the agent would find later; the agent checks again.
 
@@ -138,6 +213,19 @@ def check_approval(site: Site, job: Job, *, accepts_aggregator_noise: bool) -> N
             f"job {job.id} would bring the data set to epsilon={cost['after']:.4g}, above its "
             f"lifetime cap of {cost['cap']:.6g}, or beyond its limits; deny it."
         )
+
+
+def rows_of(job: Job, site: Site) -> ReadingReport:
+    """Read the silo's file and count the rows that a job would use, for the owner's eyes alone.
+
+    Raises
+    ------
+    PlanError
+        If the job was declined on arrival, so its columns are not stored.
+    """
+    if "digest" in json.loads(job.plan):
+        raise PlanError(f"job {job.id} was declined when it came; its columns are not stored.")
+    return site.reading(plan_of(site, job).columns)
 
 
 def decide(site: Site, start: str, step: Step[SiloState], reason: str = "") -> str:

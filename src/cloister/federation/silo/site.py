@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +15,7 @@ from cloister.data import MAX_LOSS, Records, check_file, is_above, read_source
 from cloister.data.dask import DaskWorkers
 from cloister.data.loss import whole_of
 from cloister.data.partitions import PartitionedRecords, partitions_of, read_partitions
+from cloister.data.reading import ReadingReport
 from cloister.data.schema import Schema
 from cloister.federation.pki import KeyFolder
 from cloister.federation.settings import SiloSettings
@@ -33,7 +34,11 @@ TOO_MUCH_LOST = (
     "--schema SCHEMA' to see the rows, then correct the reading settings of the schema, or set "
     "accept_loss under [data]."
 )
-"""The message has no number, column or cell, because an agent's last message is often logged."""
+IN_DOUBT = (
+    "cells of this silo's data may have another meaning; run 'cloister check FILE --schema SCHEMA' "
+    "to see them. Jobs use them as they are read."
+)
+"""These messages have no number, column or cell, because those of an agent are often logged."""
 
 
 @dataclass(frozen=True)
@@ -125,11 +130,10 @@ class Site:
         address = self.settings.data.workers
         return None if address is None else DaskWorkers(address)
 
-    @property
-    def loses_too_much(self) -> bool:
-        """True if more rows are excluded than the owner accepts, by all columns of the schema.
+    def reading(self, columns: Sequence[str] | None = None) -> ReadingReport:
+        """Return exact counts of the rows that jobs over some columns use; by default over all.
 
-        The value depends on records, so only the start and the owner may use it, never a job.
+        They depend on records, so only the start and the owner may use them, never a job.
 
         Raises
         ------
@@ -137,24 +141,31 @@ class Site:
             If the records cannot be read.
         """
         data, workers = self.settings.data, self._workers
-        if workers:
-            assert data.file is not None
-            reports = read_partitions(partitions_of(data.file), self.schema, workers).reports
-        else:
-            reports = (check_file(data.source(), self.schema),)
+        if not workers:
+            return check_file(data.source(), self.schema, columns)
+        assert data.file is not None
+        parts = partitions_of(data.file)
+        return whole_of(read_partitions(parts, self.schema, workers, columns=columns).reports)
+
+    def loses_too_much(self, report: ReadingReport) -> bool:
+        """Return True if more rows are excluded than the owner accepts."""
         # The owner can raise the limit above the default, but not lower it.
-        return is_above(whole_of(reports), max(MAX_LOSS, data.accept_loss or 0.0))
+        return is_above(report, max(MAX_LOSS, self.settings.data.accept_loss or 0.0))
 
     def check_loss(self) -> None:
-        """Raise a DataError without details if too many rows are excluded.
+        """Raise a DataError without details if too many rows are excluded; warn of doubts.
 
         Unreadable records raise no error here; each job reports them.
         """
-        too_much = False
+        report = None
         with suppress(CloisterError, OSError):
-            too_much = self.loses_too_much
-        if too_much:
+            report = self.reading()
+        if report is None:
+            return
+        if self.loses_too_much(report):
             raise DataError(TOO_MUCH_LOST)
+        if report.doubts:  # a desk would stop, but here the owner decides on each job
+            _log.warning(IN_DOUBT)
 
     def records(self, plan: Plan) -> Records | PartitionedRecords:
         """Read the columns of a plan, on its grid, or have workers read them."""
