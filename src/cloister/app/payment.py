@@ -93,6 +93,12 @@ class Charge:
             lines.append(("cap of this study", f"epsilon {number(limit.epsilon)}"))
         return lines
 
+    @property
+    def share(self) -> float:
+        """The spent part of the lifetime cap's epsilon, in [0, 1]."""
+        ledger, dataset = self.account.ledger, self.account.dataset
+        return min(1.0, ledger.spent(dataset) / ledger.cap(dataset).epsilon)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the cap and the spending of the data set as JSON-able values."""
         ledger, dataset = self.account.ledger, self.account.dataset

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cloister.app.forecast import site_warnings
+from cloister.app.headline import KeyNumber, key_numbers
 from cloister.app.release import Release
 from cloister.app.text import attacker_sentence, cell_text, estimate_text, number, warnings_of
 from cloister.core.arrays import Flags
@@ -22,6 +23,7 @@ from cloister.core.display import (
     Heatmap,
     Summary,
     Table,
+    around,
 )
 from cloister.protocol.plan import Plan, noun_of
 from cloister.protocol.task import Classifier, Regressor, pipeline_steps
@@ -43,6 +45,8 @@ class Presentation:
         Tables and figures of the task.
     course : tuple of Display
         Figures of the rounds.
+    numbers : tuple of KeyNumber
+        At most three, to be shown large.
     comparison : Table, optional
         The same answer on public records; it releases nothing of private ones.
     """
@@ -55,6 +59,7 @@ class Presentation:
     remarks: tuple[str, ...]
     displays: tuple[Display, ...] = field(repr=False)
     course: tuple[Display, ...] = field(repr=False, default=())
+    numbers: tuple[KeyNumber, ...] = field(repr=False, default=())
     comparison: Table | None = field(repr=False, default=None)
 
     @property
@@ -102,6 +107,7 @@ def present(release: Release, *, comparison: Table | None = None) -> Presentatio
         remarks=(*summary.remarks, *doubts_of(release)),
         displays=displays,
         course=course(release.history, 2 * grid.half_range) if course else (),
+        numbers=key_numbers(summary.result, displays, _records_of(release)),
         comparison=comparison,
     )
 
@@ -132,20 +138,10 @@ def _of_units(release: Release) -> Iterator[str]:
 
 def _of_size(release: Release) -> tuple[str, ...]:
     """Return a warning if the released number of records is far from `nominal_n`."""
-    nominal_n, results = release.plan.nominal_n, release.results
-    # A pipeline puts the name of a step before the name of a number.
-    found = (
-        (key, f"{key.removesuffix(end)}{margin}")
-        for end, margin in _COUNTS.items()
-        for key in results
-        if key.split(".")[-1] == end and f"{key.removesuffix(end)}{margin}" in results
-    )
-    name, margin_name = next(found, ("", ""))
-    if not name:
+    nominal_n, found = release.plan.nominal_n, _records_of(release)
+    if found is None:
         return ()
-    counted, numbers = float(results[name].sum()), results[name].size
-    # The noises of several counts are independent, so their half-widths add in squares.
-    margin = float(results[margin_name][0]) * np.sqrt(numbers)
+    counted, margin = found.value, found.value - found.numbers[1]
     if nominal_n / _FAR - margin <= counted <= nominal_n * _FAR + margin:
         return ()
     return (
@@ -153,6 +149,24 @@ def _of_size(release: Release) -> tuple[str, ...]:
         "the plan and its forecast do not fit the data; correct nominal_n for the next release, "
         "or look for records that were left out.",
     )
+
+
+def _records_of(release: Release) -> Estimate | None:
+    """Return the released number of records, or None if the task releases none."""
+    results = release.results
+    # A pipeline puts the name of a step before the name of a number.
+    found = (
+        (results[key], results[f"{key.removesuffix(end)}{margin}"])
+        for end, margin in _COUNTS.items()
+        for key in results
+        if key.split(".")[-1] == end and f"{key.removesuffix(end)}{margin}" in results
+    )
+    counts, margins = next(found, (None, None))
+    if counts is None or margins is None:
+        return None
+    # The noises of several counts are independent, so their half-widths add in squares.
+    margin = float(margins[0]) * np.sqrt(counts.size)
+    return around(float(counts.sum()), margin, normal=True)
 
 
 _COUNTS = {  # results that count records, and their half-widths

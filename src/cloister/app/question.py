@@ -46,8 +46,8 @@ def hash_of(text: str) -> str:
     return hashlib.sha256(_LABEL + text.encode()).hexdigest()
 
 
-def facts_of(plan: Plan, schema: Schema) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of :func:`question_of`."""
+def facts_of(plan: Plan, schema: Schema | None) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of :func:`question_of`; without a schema, columns by name only."""
     task = plan.task
     yield "question", "1"
     yield (
@@ -60,7 +60,9 @@ def facts_of(plan: Plan, schema: Schema) -> Iterator[tuple[str, str]]:
         ),
     )
     yield "what is computed", _line(task.describe())
-    for column in schema.select(plan.columns).columns:
+    for name in () if schema else plan.columns:
+        yield "column", _word(name)
+    for column in schema.select(plan.columns).columns if schema else ():
         yield "column", f"{_word(column.name)}: {_column(column)}"
     for name, value in sorted((plan.options or {}).items()):
         yield f"option {_word(name)}", _listed(value)

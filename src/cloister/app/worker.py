@@ -72,8 +72,14 @@ def _run(text: bytes) -> None:
     for warning in (*shown.warnings, *shown.remarks):
         if warning not in before:
             _write("warning", text=warning)
-    lines = charge.lines() if charge else ()
-    write_report(release, request.out / "report.html", shown=shown, budget_lines=lines)
+    write_report(
+        release,
+        request.out / "report.html",
+        shown=shown,
+        budget_lines=charge.lines() if charge else (),
+        share=charge.share if charge else None,
+        schema=job.schema,
+    )
     answer_of(shown).save(request.out / ANSWER)
     if charge:
         charge.close()

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, use in (("deny", "sent to the coordinator"), ("withdraw", "kept with the job here")):
         declared[name].add_argument("--reason", default="", help=f"reason, {use}")
     declared["result"].add_argument(
-        "--report", type=Path, metavar="FILE", help="also write the report as HTML"
+        "--report", type=Path, metavar="FILE", help="also write the report, as HTML or .md"
     )
     add_model_task(declared["result"])
 

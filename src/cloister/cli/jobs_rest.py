@@ -148,7 +148,8 @@ def _result(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
     for silo, why in vouched.others.items():
         out.warn(f"silo {silo!r} does not vouch for this result: {why}")
     result = Release.from_dict(vouched.sums, task_of_model(args))
-    show_federated(result, out, args.report)
+    signed = f"These silos signed its words: {', '.join(vouched.silos)}."
+    show_federated(result, out, args.report, verification=("signed", signed))
     known = dict(zip(plan.silos, plan.fingerprints, strict=True))
     out.pairs(
         ("proposed by", f"{proposer.name} {proposer.fingerprint}"),

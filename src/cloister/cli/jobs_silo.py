@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cloister.app.release import Release
+from cloister.app.report.page import About
 from cloister.app.text import warnings_of
 from cloister.app.unknown import results_with_reasons
 from cloister.cli.options import task_of_model
@@ -30,6 +31,7 @@ from cloister.federation.silo.decisions import (
 )
 from cloister.federation.silo.sections import Section
 from cloister.federation.silo.site import Site
+from cloister.federation.verification import verify_release
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.lifecycle import ACCEPT, DENY, WITHDRAW, SiloState, Step
 
@@ -166,8 +168,15 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]
     for warning in (CONSENT,) if group else warnings_of(result):
         out.warn(warning)
     plan = result.plan
-    cost = cost_lines(cost_of(plan, site, job)) if args.report else ()
-    show_federated(result, out, args.report, cost)
+    about: About = {}
+    if args.report:
+        found = verify_release(path, tasks=task_of_model(args) or site.tasks)
+        about = {
+            "budget_lines": cost_lines(cost_of(plan, site, job)),
+            "schema": site.schema,
+            "verification": (found.outcome, found.sentence),
+        }
+    show_federated(result, out, args.report, **about)
     out.say(f"model    {path}")
     return {
         "job": job.id,

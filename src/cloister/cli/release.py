@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from cloister.app.files import prepare_folder, write_release
 from cloister.app.forecast import plan_warnings
@@ -14,14 +14,13 @@ from cloister.app.payment import Charge
 from cloister.app.present import Presentation, present
 from cloister.app.progress import warnings_to
 from cloister.app.release import Release
-from cloister.app.report.page import render_report, write_report
+from cloister.app.report.page import About, write_report
 from cloister.app.text import as_table
 from cloister.app.unknown import results_with_reasons
 from cloister.cli import CHARGED
 from cloister.cli.options import files_of, job_of, payment_of
 from cloister.cli.output import Output
 from cloister.core.display import Bars, Curve, Display, Heatmap, Table
-from cloister.core.files import write_text
 from cloister.data.schema import Schema
 from cloister.protocol.task import Task
 
@@ -86,8 +85,14 @@ def write_results(
     for warning in shown.warnings:
         out.warn(warning)
     files["report"] = folder / "report.html"
-    lines = charge.lines() if charge else ()
-    write_report(release, files["report"], shown=shown, budget_lines=lines)
+    write_report(
+        release,
+        files["report"],
+        shown=shown,
+        budget_lines=charge.lines() if charge else (),
+        share=charge.share if charge else None,
+        schema=schema,
+    )
     files |= written or {}
     show_presentation(shown, out)
     out.pairs(*_facts(release, charge))
@@ -105,9 +110,9 @@ def show_federated(
     release: Release,
     out: Output,
     report: Path | None = None,
-    cost: Sequence[tuple[str, str]] = (),
+    **about: Unpack[About],
 ) -> None:
-    """Show the release of a federated job, and write its report with its cost at this silo."""
+    """Show the release of a federated job, and write its report with what is known about it."""
     plan, shown = release.plan, present(release)
     show_presentation(shown, out)
     out.pairs(
@@ -119,8 +124,8 @@ def show_federated(
     )
     if report:
         # A report must not claim that all silos ran in one process.
-        text = render_report(release, shown=shown, budget_lines=cost, in_process=False)
-        write_text(report, text)
+        about |= {"shown": shown, "in_process": False}
+        write_report(release, report, **about)
         out.say(f"written  {report}")
 
 

@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from cloister.app.release import Release
 from cloister.app.replay import TOLERANCE
+from cloister.app.report.page import write_report
 from cloister.app.text import number
 from cloister.cli.options import add_model_task, refuse_given, task_of_model
 from cloister.cli.output import Output
@@ -52,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="settings of a silo; only the fingerprints that they pin count "
         "(default: those of the plan)",
     )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="also write the report with this outcome"
+    )
     add_model_task(parser)
     parser.epilog = "exit codes: " + ", ".join(f"{code} {name}" for name, code in CODES.items())
 
@@ -70,13 +75,20 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     )
     rows = tuple(_checks(found).items())
     out.table(Table(f"Release of job {found.plan.run_id}", ("check", "found"), rows))
-    signed = f"{len(found.signers)} of {len(found.plan.silos)} silos signed"
-    by = f"{signed}: {', '.join(found.signers)}" if found.signers else signed
-    out.paragraph(f"{found.outcome.upper()}: {found.reason} {by + '.' if found.replayed else ''}")
+    out.paragraph(f"{found.outcome.upper()}: {found.sentence}")
     out.paragraph(
         "This cannot show that silos summed their true records, nor, under the group mask, that "
         "the aggregator added its noise. Compare the fingerprints with those from the silos."
     )
+    if args.report:
+        release = Release.load(args.model, task_of_model(args))
+        write_report(
+            release,
+            args.report,
+            in_process=not found.plan.fingerprints,
+            verification=(found.outcome, found.sentence),
+        )
+        out.say(f"written  {args.report}")
     out.code = CODES[found.outcome]
     signatures = {
         "valid": len(found.signers),
@@ -117,7 +129,7 @@ def _checks(found: Finding) -> dict[str, str]:
 
 def _audit_file(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Raise if lines of an audit file were changed, removed or moved; show its head."""
-    for name in ("signed", "signers", "pins"):
+    for name in ("signed", "signers", "pins", "report"):
         refuse_given(getattr(args, name), f"--{name} is valid only for a model")
     lines, head = audit.verify(args.model, args.head)
     out.say(f"{args.model}: {lines} lines, none changed, removed or moved")

@@ -13,14 +13,13 @@ from starlette.routing import Route
 
 from cloister.app.text import number
 from cloister.core.errors import CloisterError
+from cloister.core.html import report_policy
 from cloister.federation.service.logs import place_of
 from cloister.federation.service.web import STATIC, Pages, said
 from cloister.privacy.filter import Cost, Limits
 
-# A report is one file with inline styles and pictures; scripts and requests are blocked.
-_REPORT_POLICY = (
-    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
-)
+# A report is one file with inline styles and pictures; here its script is blocked, too.
+_REPORT_POLICY = f"sandbox; {report_policy()}; frame-ancestors 'none'"
 
 
 def console_app(pages: Pages, *routes: Route) -> Starlette:

@@ -46,6 +46,9 @@ class Estimate:
         True for values beyond the noise, if the criterion is not the difference from `null`.
     null : float
         The value without an effect: 1 for a ratio.
+    normal : bool
+        True if the errors are normal and the margin is 1.96 standard errors, so that the intervals
+        of other levels follow from it.
     axes, labels : tuple
         A name, and the names of all places, for each axis.
     unit : str
@@ -59,6 +62,7 @@ class Estimate:
     margin: Floats | None = field(default=None, kw_only=True)
     distinct: Flags | None = field(default=None, kw_only=True)
     null: float = field(default=0.0, kw_only=True)
+    normal: bool = field(default=False, kw_only=True)
     axes: tuple[str, ...] = field(default=(), kw_only=True)
     labels: tuple[tuple[str, ...], ...] = field(default=(), kw_only=True)
     unit: str = field(default="", kw_only=True)
@@ -128,6 +132,7 @@ class Estimate:
             margin=None if self.margin is None else self.margin[at],
             distinct=None if self.distinct is None else self.distinct[at],
             null=self.null,
+            normal=self.normal,
             unit=self.unit,
         )
 

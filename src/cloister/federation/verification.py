@@ -49,6 +49,15 @@ class Finding:
     needed: int = 0
     others: Mapping[str, str] | None = None
 
+    @property
+    def sentence(self) -> str:
+        """The reason, and after a replay the silos that signed."""
+        if not self.replayed:
+            return self.reason
+        signed = f"{len(self.signers)} of {len(self.plan.silos)} silos signed"
+        names = f": {', '.join(self.signers)}" if self.signers else ""
+        return f"{self.reason} {signed}{names}.".lstrip()
+
 
 def verify_release(
     model: Path,

@@ -123,5 +123,5 @@ def curve_of(
 def table_of_count(count: Floats, half_width: Floats) -> Table:
     """Return a table of the noisy number of records."""
     # The interval of a count is symmetric, so the margin of error is its half-width.
-    cell = around(count[0], half_width[0])
+    cell = around(count[0], half_width[0], normal=True)
     return Table("Noisy count", ("", "records"), (("all silos", cell),), MARGINS)

@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML file, from ``cloister/core/html/report.html``."""
+"""The report as one self-contained HTML file, from ``cloister/core/html/report.html``, or text."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ import json
 import platform
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
+from statistics import NormalDist
+from typing import TypedDict, Unpack
 from urllib.parse import quote
 
 from cloister.app.present import Presentation, present
+from cloister.app.question import facts_of, hash_of, question_of
 from cloister.app.release import Release
 from cloister.app.report import plots
+from cloister.app.report.contents import Contents, Pairs, Shown
+from cloister.app.report.markdown import as_markdown
 from cloister.app.text import (
     UNCLEAR,
     UNCLEAR_NOTE,
@@ -29,87 +35,167 @@ from cloister.app.text import (
     warnings_of,
     who_saw_what,
 )
-from cloister.core.display import Display, Table
-from cloister.core.html import page
+from cloister.core.display import Cell, Display, Estimate, Table
+from cloister.core.files import write_text
+from cloister.core.html import page, report_policy, static
+from cloister.data.schema import Schema
 from cloister.privacy.events import GaussianEvent, SampledGaussianEvent, mechanism_counts
 from cloister.protocol.plan import Plan, noun_of
+from cloister.protocol.task import INTERVAL_95
 
 _INTERVALS = (
     " The small line in a cell places the value between the lowest and the highest of its column, "
     "with its interval."
 )
+_NOT_VERIFIED = "not verified"
+_UNSIGNED = (
+    "Nobody signed this release: all parties ran in one process. `cloister verify` computes it "
+    "again from its released words."
+)
+_UNCHECKED = (
+    "No signature was looked at for this page; `cloister verify` counts those of the silos."
+)
+_LEVELS = tuple(
+    (f"{percent:g} %", NormalDist().inv_cdf(0.5 + percent / 200) / INTERVAL_95["gaussian"])
+    for percent in (50, 68, 80, 90, 95, 99, 99.9)
+)
+"""Confidence levels, and the margin of each as a multiple of that of 95 %."""
+_SMALLEST, _LARGEST = 1e-3, 1e6
 _FORMULA = ("=", "+", "@", "\t", "\r")  # first characters of a formula in a spreadsheet
 
 
-def write_report(
-    release: Release,
-    path: str | PathLike[str],
-    *,
-    shown: Presentation | None = None,
-    budget_lines: Sequence[tuple[str, str]] = (),
-    in_process: bool = True,
-) -> None:
-    """Write the report of a job as one HTML file.
+class About(TypedDict, total=False):
+    """Options of :func:`render_report`."""
+
+    shown: Presentation | None
+    budget_lines: Sequence[tuple[str, str]]
+    share: float | None
+    in_process: bool
+    schema: Schema | None
+    verification: tuple[str, str] | None
+
+
+def write_report(release: Release, path: str | PathLike[str], **about: Unpack[About]) -> None:
+    """Write the report of a job to a file, which is replaced if it exists.
+
+    The text is Markdown if the name ends in ``.md``, and HTML otherwise. Parameters are those of
+    :func:`render_report`.
+    """
+    render = render_markdown if Path(path).suffix == ".md" else render_report
+    write_text(Path(path), render(release, **about))
+
+
+def render_report(release: Release, **about: Unpack[About]) -> str:
+    """Return the report of a job as HTML.
 
     Parameters
     ----------
-    path : path-like
-        Replaced if it exists.
     shown : Presentation, optional
         :func:`~cloister.app.present.present` of the release by default.
     budget_lines : sequence of (name, value), optional
         The state of the data set in the ledger, such as its cap and the remaining budget.
+    share : float in [0, 1], optional
+        The spent part of the data set's lifetime cap.
     in_process : bool
-        If True, the report states that all parties ran in one process.
+        If True, the default, the report states that all parties ran in one process.
+    schema : Schema, optional
+        The agreed data contract. With it, the question has its canonical text.
+    verification : (outcome, reason), optional
+        Of :func:`~cloister.federation.verification.verify_release`; without it, the report states
+        that nobody verified the release for it.
     """
-    text = render_report(release, shown=shown, budget_lines=budget_lines, in_process=in_process)
-    Path(path).write_text(text, encoding="utf-8")
+    contents = _contents(release, **about)
+    return page(
+        "report.html",
+        **vars(contents),
+        unclear=UNCLEAR,
+        cell_text=cell_text,
+        as_csv=_as_csv,
+        normal_of=partial(_normal_of, gaussian=contents.plan.layout.mechanism == "gaussian"),
+        levels=_LEVELS,
+        policy=report_policy(),
+        script=static("report.js"),
+        markdown=_as_link("text/markdown", as_markdown(contents)),
+    )
 
 
-def render_report(
+def _normal_of(cell: Cell, *, gaussian: bool) -> str:
+    """Return value and margin of a number whose intervals of other levels are known, or ""."""
+    if not (isinstance(cell, Estimate) and gaussian and cell.normal and cell.margin is not None):
+        return ""
+    value, margin = cell.value, float(cell.margin)
+    # Beyond these, text has an exponent at some level.
+    if not (abs(value) < _LARGEST and _SMALLEST < margin < _LARGEST):
+        return ""
+    return f"{value!r} {margin!r}"
+
+
+def render_markdown(release: Release, **about: Unpack[About]) -> str:
+    """Return the report of a job as Markdown without pictures, for other word processors."""
+    return as_markdown(_contents(release, **about))
+
+
+def _contents(
     release: Release,
     *,
     shown: Presentation | None = None,
     budget_lines: Sequence[tuple[str, str]] = (),
+    share: float | None = None,
     in_process: bool = True,
-) -> str:
-    """Return the report of a job as HTML; parameters are those of :func:`write_report`."""
+    schema: Schema | None = None,
+    verification: tuple[str, str] | None = None,
+) -> Contents:
     plan, shown = release.plan, shown or present(release)
     # All numbers come from the release and the plan, so that the report discloses nothing more.
     sights, sight_remarks = who_saw_what(plan, in_process=in_process)
     displays = [_shown(display, f"x{i}") for i, display in enumerate(shown.everything)]
     # A reader sees one picture of the answer before any table.
-    picture = next((one for one in displays if one.picture), None)
-    displays.sort(key=lambda one: one is not picture)
+    first = next((one for one in displays if one.picture), None)
     cells = (cell_text(cell) for item in displays for row in item.table.rows for cell in row)
     # A legend without a mark to explain would confuse.
-    unclear = any(text.endswith(UNCLEAR) for text in cells)
-    return page(
-        "report.html",
+    unclear = any(text.endswith(UNCLEAR) for text in cells) or any(
+        one.unclear for one in shown.numbers
+    )
+    asked, whole = _asked(plan, schema)
+    verified = verification or (_NOT_VERIFIED, _UNSIGNED if in_process else _UNCHECKED)
+    return Contents(
         title=shown.title,
-        summary=shown.lines,
-        unclear=UNCLEAR,
+        lines=shown.lines,
+        numbers=shown.numbers,
         unclear_note=UNCLEAR_NOTE if unclear else "",
         plan=plan,
         today=datetime.now(UTC).date().isoformat(),
         version=version("cloister"),
         warnings=shown.warnings,
+        epsilon=_epsilon(release),
+        share=share,
         cards=_cards(release),
         answers=privacy_statement(release),
         sights=sights,
         sight_remarks=sight_remarks,
-        remarks=[_capitalised(remark) for remark in shown.remarks],
-        displays=displays,
+        remarks=tuple(_capitalised(remark) for remark in shown.remarks),
+        first=first,
+        displays=tuple(one for one in displays if one is not first),
         cost=_cost(release),
-        budget_lines=budget_lines,
+        budget_lines=tuple(budget_lines),
+        asked=asked,
+        question=plan.question if whole else "",
+        verified=verified,
         facts=_facts(plan),
         document=json.dumps(
             plan.to_dict(), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False
         ),
-        cell_text=cell_text,
-        as_csv=_as_csv,
         comparison=shown.comparison,
     )
+
+
+def _asked(plan: Plan, schema: Schema | None) -> tuple[Pairs, bool]:
+    """Return the facts of the question, and whether they are the text whose hash the plan has."""
+    agreed = schema is not None and schema.digest() == plan.schema_digest
+    # Another version may word it differently, and only the text of this hash was approved.
+    if agreed and schema and hash_of(question_of(plan, schema)) == plan.question:
+        return tuple(facts_of(plan, schema)), True
+    return tuple(facts_of(plan, None)), False
 
 
 def _as_csv(table: Table) -> str:
@@ -118,7 +204,11 @@ def _as_csv(table: Table) -> str:
     csv.writer(text).writerows(
         [_unevaluated(cell_text(cell)) for cell in row] for row in (table.headings, *table.rows)
     )
-    return "data:text/csv;charset=utf-8," + quote(text.getvalue())
+    return _as_link("text/csv", text.getvalue())
+
+
+def _as_link(kind: str, text: str) -> str:
+    return f"data:{kind};charset=utf-8,{quote(text)}"
 
 
 def _unevaluated(text: str) -> str:
@@ -131,50 +221,40 @@ def _capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _cards(result: Release) -> list[tuple[str, str]]:
-    plan, budget = result.plan, result.plan.budget
+def _epsilon(release: Release) -> str:
+    """Return the spent epsilon; "" if the run had no guarantee."""
     # A number here would be quoted as a guarantee, also of a run without real noise.
-    epsilon = delta = "no guarantee"
-    if budget and not warnings_of(result):
-        epsilon, delta = number(result.epsilon()), f"{budget.delta:.2g}"
-    return [
-        ("epsilon spent", epsilon),
-        ("delta", delta),
+    return "" if warnings_of(release) else number(release.epsilon())
+
+
+def _cards(release: Release) -> Pairs:
+    plan = release.plan
+    return (
         ("unit of privacy", plan.unit),
         ("silos", str(len(plan.silos))),
         ("rounds", str(plan.rounds)),
-        ("noise from", result.noise),
-    ]
+        ("noise from", release.noise),
+    )
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """A display for the template: a table, or an SVG with a description and its numbers."""
-
-    table: Table
-    picture: str = ""
-    label: str = ""
-    note: str = ""
-
-
-def _shown(display: Display, prefix: str) -> _Shown:
+def _shown(display: Display, prefix: str) -> Shown:
     table = as_table(display)
     if isinstance(display, Table):
-        return _Shown(table)
+        return Shown(table)
     note = display.note + (_INTERVALS if plots.has_intervals(display) else "")
     # The note is shown at the picture, so the table of its numbers has none.
     numbers, label = replace(table, note=""), plots.alt_text(display)
-    return _Shown(numbers, plots.draw(display, prefix), label, note.strip())
+    return Shown(numbers, plots.draw(display, prefix), label, note.strip())
 
 
-def _cost(result: Release) -> list[tuple[str, str]]:
+def _cost(result: Release) -> Pairs:
     if result.plan.budget is None:
-        return []
-    return [
+        return ()
+    return (
         ("epsilon, all rounds composed", number(result.epsilon())),
         ("delta", f"{result.plan.budget.delta:.3g}"),
         ("noise", "; ".join(_mechanisms(result))),
-    ]
+    )
 
 
 def _mechanisms(result: Release) -> list[str]:
@@ -196,8 +276,8 @@ def _mechanisms(result: Release) -> list[str]:
     ]
 
 
-def _facts(plan: Plan) -> list[tuple[str, str]]:
-    return [
+def _facts(plan: Plan) -> Pairs:
+    return (
         # With the digest and the versions, another person can verify and repeat the job.
         ("plan digest (SHA-256)", plan.digest.hex()),
         ("schema digest (SHA-256)", plan.schema_digest or "none"),
@@ -207,4 +287,4 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
         ("cloister", version("cloister")),
         ("numpy", version("numpy")),
         ("Python", platform.python_version()),
-    ]
+    )

@@ -458,7 +458,7 @@ class Outliers(Measuring):
         usual = self.usual.summary(part_of(results, _USUAL), columns, nominal_n, units)
         if not self.count_share:
             return usual
-        counts = around(results["flagged"], results["flagged_half_width"])
+        counts = around(results["flagged"], results["flagged_half_width"], normal=True)
         names = [f"{name}: " for name in self.group_names] or [""]
         visible = results.get("shown", np.ones(len(names)))
         least = f"below {self.min_group:g}" if self.min_group else "none shown"
@@ -492,7 +492,7 @@ class Outliers(Measuring):
             names = self.group_names or ("all",)
             visible = results.get("shown", np.ones(len(names)))
             counts = tuple(
-                (name, around(count, spread) if seen else f"below {self.min_group:g}")
+                (name, around(count, spread, normal=True) if seen else f"below {self.min_group:g}")
                 for name, count, seen in zip(names, results["flagged"], visible, strict=True)
             )
             shown.append(Table("Outliers", ("", "records"), counts, f"Noisy numbers. {MARGINS}"))

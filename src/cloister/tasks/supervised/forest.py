@@ -578,7 +578,7 @@ class RandomForest(Gaussian):
         """Return class sizes and the most important columns."""
         importance = results["importance"]
         order = [int(j) for j in np.argsort(-importance, kind="stable") if j != self.target][:20]
-        counts = around(results["class_sizes"], results["class_half_width"])
+        counts = around(results["class_sizes"], results["class_half_width"], normal=True)
         sizes = tuple(zip(self.classes, counts.cells(), strict=True))
         shares, names = importance[order], tuple(columns[j] for j in order)
         margin = float(results["leaf_half_width"][0])

@@ -639,7 +639,8 @@ class NaiveBayes(Gaussian):
         return tuple(displays)
 
     def _class_table(self, results: Results) -> Table:
-        records = around(results["class_counts"], results["class_count_half_width"]).cells()
+        margin = results["class_count_half_width"]
+        records = around(results["class_counts"], margin, normal=True).cells()
         rows = tuple(zip(self.classes, records, cells_of(results, "class_prior"), strict=True))
         return Table("Classes", ("class", "records", "share"), rows, _NOTE)
 

@@ -394,7 +394,7 @@ class Survival(Gaussian):
         rows = [
             (
                 name,
-                around(results["records"][g], margin),
+                around(results["records"][g], margin, normal=True),
                 number_of(results, "median", g),
                 number_of(results, "rate", g),
                 number_of(results, "rate_ratio", g - 1) if g else "1",
@@ -422,7 +422,7 @@ class Survival(Gaussian):
             (
                 *([name] if len(self.groups) > 1 else []),
                 float(at),
-                around(float(results["stated_at_risk"][g, i]), margin),
+                around(float(results["stated_at_risk"][g, i]), margin, normal=True),
                 _or_unknown(shares[g, i]),
                 _or_unknown(means[g, i]),
             )

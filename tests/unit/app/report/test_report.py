@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
+from html import unescape
 from html.parser import HTMLParser
 from io import StringIO
 from itertools import pairwise
@@ -19,8 +23,9 @@ import pytest
 from cloister import DPKMeans
 from cloister.app.job import run_job
 from cloister.app.present import present
+from cloister.app.question import facts_of
 from cloister.app.release import Release
-from cloister.app.report.page import _as_csv, render_report, write_report
+from cloister.app.report.page import _as_csv, render_markdown, render_report, write_report
 from cloister.app.text import (
     as_table,
     attacker_sentence,
@@ -54,7 +59,7 @@ from cloister.tasks import TASKS
 from cloister.tasks.examples import example_of
 from cloister.testing import SimulatedNoise, ZeroNoise
 
-VOID = {"meta", "br", "link", "img"}
+VOID = {"meta", "br", "link", "img", "input"}
 NASTY = (
     '<script>alert("1")</script>',
     '"><img src=x onerror=y>',
@@ -129,16 +134,28 @@ def html(result: Release) -> str:
 
 def test_report_fetches_nothing(html: str) -> None:
     page = Page(html)
-    assert not {"script", "link", "img", "iframe", "object", "base", "form"} & {
-        tag for tag, _ in page.tags
-    }
+    assert not {"link", "img", "iframe", "object", "base", "form"} & {tag for tag, _ in page.tags}
     for tag, attrs in page.tags:
-        inside = ("#", "data:text/csv") if tag == "a" else ("#", "data:image/png")
+        links = ("#", "data:text/csv", "data:text/markdown")
+        inside = links if tag == "a" else ("#", "data:image/png")
         for name, value in attrs.items():
             if name in ("src", "href", "xlink:href", "action", "data"):
                 assert (value or "").startswith(inside)
     assert "@import" not in html
     assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", html))
+
+
+def test_one_script_runs_and_the_policy_forbids_all_others(html: str) -> None:
+    page = Page(html)
+    assert page.all("script") == [{}]
+    _, _, script = html.partition("<script>")
+    digest = b64encode(sha256(script.partition("</script>")[0].encode()).digest()).decode()
+    policy = page.all("meta")[2]["content"] or ""
+    assert policy.startswith(f"default-src 'none'; script-src 'sha256-{digest}'; style-src")
+    # A policy holds for what follows it.
+    assert html.index("Content-Security-Policy") < min(html.index("<style"), html.index("<title"))
+    for gate in ("fetch", "XMLHttpRequest", "import", "innerHTML", "eval", "localStorage"):
+        assert gate not in script
 
 
 def test_ids_are_unique_and_every_reference_has_its_target(html: str) -> None:
@@ -169,7 +186,8 @@ def test_pictures_have_words_tables_have_captions_and_headings_go_down_in_steps(
 
 def test_each_table_is_saved_whole_for_a_spreadsheet(result: Release, html: str) -> None:
     files = [attrs["href"] or "" for attrs in Page(html).all("a") if "download" in attrs]
-    titles = re.findall(r'<h3 id="result-\d+">(.*?)</h3>', html)
+    files = [file for file in files if file.startswith("data:text/csv")]
+    titles = re.findall(r'<h[23] id="(?:picture|result-\d+)">(.*?)</h[23]>', html)
     links = dict(zip(titles, files, strict=True))
     for display in present(result).everything:
         link = links[display.title]
@@ -189,7 +207,8 @@ def test_no_cell_is_a_formula_in_a_spreadsheet() -> None:
 @pytest.mark.parametrize(("rows", "scrolls"), [(30, False), (31, True)])
 def test_only_a_long_table_scrolls_and_says_so(result: Release, rows: int, scrolls: bool) -> None:
     table = Table("many", ("a", "b"), tuple(("name", i) for i in range(rows)))
-    html = render_report(result, shown=replace(present(result), displays=(table,), course=()))
+    shown = replace(present(result), displays=(table,), course=(), numbers=())
+    html = render_report(result, shown=shown)
     assert (f"{rows} rows; this table scrolls" in html) is scrolls
     assert ('class="scroll long"' in html) is scrolls
 
@@ -231,7 +250,8 @@ def test_a_bought_count_is_part_of_the_cost() -> None:
 def test_test_doubles_are_flagged(noise: ZeroNoise | SimulatedNoise) -> None:
     html = render_report(job(noise=noise))
     assert '<p class="alert">NOT PRIVATE: noise from: ' in html
-    assert html.count("no guarantee") == 2
+    assert html.count("<b>no guarantee</b>") == 1
+    assert "<b>ε" not in html
     assert "Not at all in this run" in html
 
 
@@ -264,7 +284,8 @@ def test_names_from_outside_are_escaped_everywhere(tmp_path: Path) -> None:
 
 def check_harmless(html: str) -> None:
     page = Page(html)
-    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    assert "img" not in {tag for tag, _ in page.tags}
+    assert len(page.all("script")) == html.count("data-levels")  # that of a report alone
     assert not {name for _, attrs in page.tags for name in attrs if name.startswith("on")}
     assert "\x1b" not in html
     assert "1337000000000" not in html  # what it makes; so many digits are in no digest
@@ -589,3 +610,95 @@ def test_found_names_the_model_or_the_number(name: str, says: str) -> None:
         **case.options,
     )
     assert present(answer).result.startswith(says)
+
+
+def test_the_question_is_that_of_the_approvers_or_says_that_it_is_not(result: Release) -> None:
+    contract = schema("age", "bmi")
+    html = unescape(render_report(result, schema=contract))
+    for name, value in facts_of(result.plan, contract):
+        assert f'<th scope="row">{name}</th><td>{value}</td>' in html
+    assert "number -1.0 to 1.0" in html
+    assert f"<code>{result.plan.question}</code>" in html
+    # Another schema, or none, does not give the text that was approved.
+    for other in (None, schema("age", "bmi", "more")):
+        html = unescape(render_report(result, schema=other))
+        assert "The question, with columns by their names only" in html
+        assert '<th scope="row">column</th><td>bmi</td>' in html
+        assert f"<code>{result.plan.question}" not in html
+
+
+def test_a_report_tells_whether_its_release_was_verified(result: Release) -> None:
+    assert "Nobody signed this release: all parties ran in one process." in render_report(result)
+    apart = render_report(result, in_process=False)
+    assert "No signature was looked at for this page" in apart
+    assert '<a href="#provenance">not verified</a>' in apart
+    signed = render_report(result, verification=("verified", "2 of 2 silos signed: a, b."))
+    assert "<strong>Verified.</strong> 2 of 2 silos signed: a, b." in signed
+    assert "not verified" not in signed
+    refuted = render_report(result, verification=("refuted", "'results' does not follow."))
+    assert '<p class="alert">REFUTED: &#39;results&#39; does not follow.' in refuted
+
+
+def test_the_text_is_inside_as_markdown(result: Release, html: str, tmp_path: Path) -> None:
+    lines = [("lifetime cap", "epsilon 10")]
+    links = [attrs["href"] or "" for attrs in Page(html).all("a") if "download" in attrs]
+    inside = unquote(next(x for x in links if x.startswith("data:text/markdown")).partition(",")[2])
+    write_report(result, tmp_path / "report.md", budget_lines=lines)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert text == inside
+    assert text.startswith("# Three groups of records\n\nfastlloyd over 2 silos")
+    assert "## What was asked\n" in text
+    assert "| lifetime cap | epsilon 10 |" in text
+    tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+    assert len(tables) > 6
+    for rows in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
+    assert set(tables[0][1]) == {"|", "-"}
+
+
+def test_no_name_is_a_mark_of_markdown() -> None:
+    names = ("a|b", "*bold* _i_", "[x](http://e.vil)", "<b>", "`c`", "# h", "1. one", "- x", "$y$")
+    shown = replace(
+        present(job()), displays=(Table("T", ("",) * 9, (names,)),), remarks=names, course=()
+    )
+    text = render_markdown(job(), shown=shown)
+    said = [
+        r"a\|b",
+        r"\*bold\* \_i\_",
+        r"[x]\(http://e.vil)",
+        r"\<b>",
+        r"\`c\`",
+        "# h",
+        "1. one",
+        "- x",
+        r"\$y\$",
+    ]
+    assert f"| {' | '.join(said)} |" in text
+    for line in (r"\# h", r"1\. one", r"\- x"):
+        assert f"\n\n{line}\n\n" in text
+
+
+def test_only_normal_intervals_follow_the_level() -> None:
+    cells = {
+        "normal": around(5.0, 1.5, normal=True),
+        "symmetric": around(6.0, 1.5),
+        "declared": replace(interval(7.0, 6.0, 8.0), normal=True),
+        "tiny": around(8.0, 1e-9, normal=True),
+        "exact": around(9.0, 0.0, normal=True),
+    }
+    table = Table("T", ("", "value"), tuple(cells.items()))
+    gaussian, laplace = job(), job(task="sulloyd")
+    shown = replace(present(gaussian), displays=(table,), course=(), numbers=())
+    moved = [
+        attrs["data-normal"]
+        for _, attrs in Page(render_report(gaussian, shown=shown)).tags
+        if "data-normal" in attrs
+    ]
+    assert moved == ["5.0 1.5"]
+    assert "data-normal=" not in render_report(laplace, shown=shown)
+    (levels,) = (a["data-levels"] or "" for a in Page(render_report(gaussian)).all("input"))
+    times = dict(json.loads(levels))
+    assert times["95 %"] == pytest.approx(1, rel=1e-4)
+    assert times["99.9 %"] * 1.96 == pytest.approx(3.2905, rel=1e-4)
+    assert times["50 %"] * 1.96 == pytest.approx(0.6745, rel=1e-4)
+    assert list(times.values()) == sorted(times.values())

@@ -1,0 +1,72 @@
+"""``Contents``: all that a report shows, before it becomes a page or a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cloister.app.headline import KeyNumber
+from cloister.core.display import Table
+from cloister.protocol.plan import Plan
+
+Pairs = tuple[tuple[str, str], ...]
+"""Names and values."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A display: a table, or an SVG with a description and its numbers."""
+
+    table: Table
+    picture: str = ""
+    label: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The values of a report, all of them public.
+
+    Parameters
+    ----------
+    lines : pairs
+        The sentences on the result, its cost and its reliability.
+    numbers : tuple of KeyNumber
+        Those that are shown large.
+    epsilon : str
+        Empty if the run had no guarantee.
+    share : float in [0, 1], optional
+        The spent part of the lifetime cap.
+    first : Shown, optional
+        The picture of the first screen; `displays` are the others.
+    asked : pairs
+        The facts of the question.
+    question : str
+        The hash of their text; empty if they are not the whole of it.
+    verified : (state, sentence)
+    """
+
+    title: str
+    lines: Pairs
+    numbers: tuple[KeyNumber, ...]
+    unclear_note: str
+    plan: Plan
+    today: str
+    version: str
+    warnings: tuple[str, ...]
+    epsilon: str
+    share: float | None
+    cards: Pairs
+    answers: Pairs
+    sights: Table
+    sight_remarks: tuple[str, ...]
+    remarks: tuple[str, ...]
+    first: Shown | None
+    displays: tuple[Shown, ...]
+    cost: Pairs
+    budget_lines: Pairs
+    asked: Pairs
+    question: str
+    verified: tuple[str, str]
+    facts: Pairs
+    document: str
+    comparison: Table | None
