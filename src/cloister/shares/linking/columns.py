@@ -2,7 +2,7 @@
 
 A number is rounded to 2^bits levels of its public range; a category is its code. All fields of a
 row are packed after bit 0, which is 1 for a person. So any upload is bits, and no field can leave
-its width: an owner that uploads wrong words changes its own values and no other bound.
+its width. An owner that uploads wrong words changes its values, and no bound.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from math import isfinite
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.core.arrays import Floats
+from cloister.core.arrays import Flags, Floats
 from cloister.core.declared import Length, Range, Rule, declared
 from cloister.core.errors import DataError, PlanError
 from cloister.core.randomness import os_bytes
@@ -87,7 +86,7 @@ class Field:
     word: int
     bit: int
 
-    def bits_of(self, rows: Words) -> NDArray[np.bool_]:
+    def bits_of(self, rows: Words) -> Flags:
         """Return the bits of the field, the lowest first; shape (width, n)."""
         places = np.arange(self.column.width, dtype=np.uint64) + np.uint64(self.bit)
         return ((rows[:, self.word] >> places[:, np.newaxis]) & np.uint64(1)).astype(bool)
@@ -127,7 +126,7 @@ class Side:
     def packed(self, values: Floats) -> Words:
         """Return the words of rows of values in the order of the columns; shape (n, words)."""
         rows = np.zeros((len(values), self.shape[1] - 1), np.uint64)
-        rows[:, 0] = 1
+        rows[:, 0] = 1  # a person, and no place that is free
         for field, column in zip(self.fields, values.T, strict=True):
             rows[:, field.word] |= field.column.levels(column) << np.uint64(field.bit)
         return rows
@@ -175,6 +174,7 @@ class Prepared:
         own = tags(secret, session, self.keys)
         if len(np.unique(own)) < len(own):
             raise DataError("two keys of this table have one tag; agree on a new session.")
+        # Random tags look like those of persons, also to the two servers together.
         every = own
         while len(every) < places:  # once, but for a repetition by chance
             more = np.frombuffer(os_bytes(8 * (places - len(every))), np.uint64) & ~OWNER_BITS
@@ -185,7 +185,8 @@ class Prepared:
         return table[np.argsort(every)]
 
     def __repr__(self) -> str:
-        return f"Prepared(rows={self.side.rows})"  # the number of persons is no public number
+        # The number of persons is not public.
+        return f"Prepared(rows={self.side.rows})"
 
 
 def prepare(
@@ -210,7 +211,7 @@ def prepare(
     values = _values(side, source, schema)
     cells = list(zip(*read_cells(source, side.key), strict=True))
     keys = keys_of(cells or [()] * len(side.key), parts)
-    complete = ~np.isnan(values).any(axis=1)
+    complete = np.asarray(np.isfinite(values).all(axis=1))
     first: dict[tuple[str, ...], int] = {}
     repeated = 0
     for i, key in enumerate(keys):
@@ -231,7 +232,7 @@ def _values(side: Side, source: Any, schema: Schema | None) -> Floats:
     if not side.columns:
         return np.zeros((sum(1 for _ in read_cells(source, side.key)), 0))
     if schema is None:
-        columns = tuple(column.schema() for column in side.columns)
+        columns: Any = tuple(column.schema() for column in side.columns)
         schema = Schema(dataset="linked", unit="row", columns=columns)
     else:
         schema = _checked(side, schema)

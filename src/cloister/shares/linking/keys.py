@@ -45,13 +45,17 @@ class Part:
 
     def text_of(self, cell: Any) -> str | None:
         """Return the one text of a cell, or None if it is no key."""
+        if is_absent(cell):
+            return None
         if isinstance(cell, datetime.date):
             # Without a time of day, which another owner may not have.
             cell = cell.strftime("%Y-%m-%d")
         elif isinstance(cell, np.datetime64):
             cell = str(np.datetime_as_string(cell, unit="D"))
+        elif isinstance(cell, float | np.floating) and not float(cell).is_integer():
+            return None  # its digits without a point would be another number
         # 7, 7.0 and " 7 " become one text; a float from 2^53 on is no identifier.
-        name = None if is_absent(cell) else unit_name(cell)
+        name = unit_name(cell)
         found = None if name is None else _RULES[self.rule](name)
         if found and self.width:
             found = found.zfill(self.width) if len(found) <= self.width else None
@@ -67,8 +71,7 @@ def keys_of(columns: Sequence[Iterable[Any]], parts: Sequence[Part]) -> list[tup
         One for each part, of equally many rows.
     """
     texts = [
-        [part.text_of(cell) for cell in column]
-        for column, part in zip(columns, parts, strict=True)
+        [part.text_of(cell) for cell in column] for column, part in zip(columns, parts, strict=True)
     ]
     whole = zip(*texts, strict=True)
     return [() if None in key else tuple(filter(None, key)) for key in whole]

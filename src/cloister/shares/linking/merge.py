@@ -97,11 +97,12 @@ def sorted_together(server: Server, tables: Sequence[Words], names: Sequence[str
 def merge(server: Server, first: Words, second: Words) -> Words:
     """Return two tables as one (semi-honest; the dealer with either server sees all).
 
-    All are sorted by the first column, whose words are all different. The tables may have any lengths: the network has places for twice the next power of
-    two, and which of them are free is public at each step.
+    All are sorted by the first column, whose words are all different. Tables may have any lengths.
+    The network has places for twice the next power of two; free places are public at each step.
     """
     if not len(first):
         return second
+    # One table rises and the other falls: a bitonic sequence, which each stage halves.
     size = 2 << (max(len(first), len(second)) - 1).bit_length()
     rows = np.zeros((size, first.shape[1]), np.uint64)
     rows[: len(first)], rows[size - len(second) :] = first, second[::-1]
@@ -123,6 +124,7 @@ def merge(server: Server, first: Words, second: Words) -> Words:
 
 def _exchange(server: Server, rows: Words, low: _Places, high: _Places) -> None:
     """Exchange the rows of each pair of places whose keys fall."""
+    # In parts, since a comparison takes ten times the memory of its words.
     for part in in_parts(len(low)):
         a, b = rows[low[part]], rows[high[part]]
         falls = less(server, np.ascontiguousarray(b[:, 0]), np.ascontiguousarray(a[:, 0]))
@@ -146,6 +148,7 @@ def _is_there(rows: Words) -> Flags:
 
 def _cut(server: Server, flag: Flags, rows: Words, width: int) -> Words:
     """Return the columns of rows with a flag, else zeros; the flag becomes bit 0."""
+    # The owner's own bit 0 is in the flag already.
     own = rows[:, 1 : 1 + width].copy()
     own[:, 0] = (own[:, 0] & ~_ONE) ^ np.uint64(server.index == 0)
     return np.concatenate([pick(server, flag[part], own[part]) for part in in_parts(len(own))])
@@ -157,9 +160,10 @@ def inner(server: Server, tables: Sequence[Words], names: Sequence[str]) -> Join
     n - m + 1 slots for n rows of m owners.
     """
     rows, m = sorted_together(server, tables, names), len(tables)
-    slots = len(rows) - m + 1
+    slots = len(rows) - m + 1  # a person of all owners starts at none of the last m - 1 rows
     there = _is_there(rows)
     flag = there[:slots]
+    # Owners' numbers break ties of a tag, so a person's rows come in the order of the owners.
     for i in range(1, m):
         pair = _is_pair(server, rows[i - 1 : i + slots], i - 1)
         flag = both(server, flag, both(server, pair, there[i : i + slots]))
@@ -175,9 +179,9 @@ def inner(server: Server, tables: Sequence[Words], names: Sequence[str]) -> Join
 def everybody(server: Server, tables: Sequence[Words], names: Sequence[str], how: How) -> Joined:
     """Return persons of either owner (semi-honest; the dealer with either server sees all).
 
-    Each person has one slot: "left" those of
-    the first owner, "outer" of either with the columns of both, "union" of either with the columns
-    that both have, those of the first owner if it has the person.
+    Each person has one slot. "left" has the persons of the first owner, "outer" those of either,
+    both with the columns of both. "union" has those of either with the columns that both have. Of a
+    person of both, these are the first owner's.
     """
     rows, widths = sorted_together(server, tables, names), [table.shape[1] - 1 for table in tables]
     there, slots = _is_there(rows), len(rows)
@@ -189,11 +193,13 @@ def everybody(server: Server, tables: Sequence[Words], names: Sequence[str], how
     head = both(server, there, negated(server, after))
     if how == "union":
         return Joined(head, (_cut(server, head, rows, widths[0]),))
+    # A head of the second owner has no row of the first, which would be above it.
     of_second = both(server, head, second)
     of_first = head ^ of_second
     one = _cut(server, of_first, rows, widths[0])
     other = np.zeros((slots, widths[1]), np.uint64)
     other[:-1] = _cut(server, pair[:-1], rows[1:], widths[1])
     if how == "outer":
+        # No slot is both: XOR of rows of zeros and of the row that is there.
         other ^= _cut(server, of_second, rows, widths[1])
     return Joined(of_first if how == "left" else head, (one, other))

@@ -57,8 +57,10 @@ def shrink(server: Server, joined: Joined, sigma: int) -> tuple[Joined, int]:
     kept = min(max(spare // 2 + drawn, 0), spare)
     start = n + spare * server.index
     rows[start : start + kept, 0] = 1  # in this server's share alone, so the other does not see it
+    # After both, no server knows where a row of the joined table is.
     for holder in (0, 1):
         rows = shuffle(server, rows, holder)
+    # Opened without a mask: given their number, the marks are in a uniform order.
     own = np.packbits((rows[:, 0] & np.uint64(1)).astype(bool))
     other = np.frombuffer(server.swap([own.tobytes()])[0], np.uint8)
     server.see(other)

@@ -53,6 +53,7 @@ def equal(server: Server, x: Words, y: Words) -> Flags:
 
     The AND of all equal bits, by halves: six rounds, about 20 bytes each way a word.
     """
+    # NOT at one server alone: x == y where all 64 bits are 1.
     same = x ^ y ^ np.uint64(2**64 - 1 if server.index == 0 else 0)
     for width in _WIDTHS:
         high, low = halves(same, width)
@@ -65,6 +66,7 @@ def all_set(server: Server, bits: Flags) -> bool:
 
     This one bit is all that the servers learn; True for no bits. ceil(log2 n) + 1 rounds.
     """
+    # The odd one out waits for the next level.
     while bits.size > 1:
         half = bits.size // 2
         bits = np.append(both(server, bits[:half], bits[half : 2 * half]), bits[2 * half :])

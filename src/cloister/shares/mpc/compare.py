@@ -80,9 +80,8 @@ def _sign_bits(server: Server, x: Words) -> Words:
     # The top bit is not part of the borrow, so it propagates the borrow from below.
     generate &= ~_TOP
     propagate = (propagate & ~_TOP) | (_TOP if server.index == 0 else np.uint64(0))
-    borrow = borrow(server, generate, propagate)
     top = (bits ^ (c if server.index == 0 else np.uint64(0))) >> np.uint64(63)
-    return top ^ borrow
+    return top ^ borrow(server, generate, propagate)
 
 
 def borrow(server: Server, generate: Words, propagate: Words) -> Words:

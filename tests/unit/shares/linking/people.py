@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cloister.shares.linking.columns import Column, Side, prepare
 from cloister.shares.linking.keys import Part
-from cloister.shares.mpc import Server, run_here
+from cloister.shares.mpc import run_here
 from cloister.shares.mpc.material import Sharing
 
 Words = NDArray[np.uint64]
@@ -47,8 +47,8 @@ def frames(n: int, m: int, overlap: float, seed: int = 0) -> tuple[pd.DataFrame,
 
 
 def sides(*rows: int) -> tuple[Side, ...]:
-    columns = (FIRST, SECOND, THIRD)
-    return tuple(Side(rows=n, key=("id",), columns=own) for n, own in zip(rows, columns))  # noqa: B905
+    each = zip(rows, (FIRST, SECOND, THIRD)[: len(rows)], strict=True)
+    return tuple(Side(rows=n, key=("id",), columns=own) for n, own in each)
 
 
 def uploads(
@@ -73,7 +73,3 @@ def on_shares(program: Callable[..., Any], tables: Sequence[Words], **options: A
 
 def xor(pair: Any) -> Any:
     return pair[0] ^ pair[1]
-
-
-def servers_only(server: Server, tables: Sequence[Words]) -> None:
-    """Stand for a program that does nothing."""
