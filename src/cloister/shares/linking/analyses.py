@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import prod, sqrt
+from math import isqrt, prod, sqrt
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from cloister.core.arrays import Floats
-from cloister.core.declared import Length, Range, Share, declared
+from cloister.core.declared import Length, Range, Rule, Share, declared
 from cloister.core.display import Estimate
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
@@ -47,9 +47,14 @@ from cloister.tasks.tables.inference import (
 _Z = INTERVAL_95["gaussian"]
 _STEPS = 1 << 10  # lattice steps of a count
 _MOST_CELLS = 4096
+_MOST_TERMS = 64  # more would have a factor of 1, and rows far below their bound
 _KNOWN = 0.5  # of the smallest direction of a design: more noise makes coefficients "not known"
 
-Names = Annotated[tuple[str, ...], Length(1, 64)]
+Names = Annotated[
+    tuple[str, ...],
+    Length(1, 64),
+    Rule("all different", lambda names: len(set(names)) == len(names)),
+]
 
 
 @dataclass(frozen=True)
@@ -459,11 +464,13 @@ class Logistic(Descent):
         """Return the number of weights."""
         if len(frame.column(self.target).categories) != 2:
             raise PlanError(f"target {self.target!r} must have two categories.")
-        return (len(frame.terms(self.of)) + 1,)
+        if (d := len(frame.terms(self.of))) > _MOST_TERMS:
+            raise PlanError(f"a logistic model must have at most {_MOST_TERMS} terms, got {d}.")
+        return (d + 1,)
 
     def _factor(self, frame: Frame) -> int:
         # The norm of a row is then at most 2^16 in integers, without a division on shares.
-        return int(ONE / (TOP * sqrt(len(frame.terms(self.of)))))
+        return isqrt(ONE**2 // (TOP**2 * len(frame.terms(self.of))))
 
     def program(
         self, frame: Frame, budget: Budget, keys: int, rows: int, size: int
