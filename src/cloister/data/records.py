@@ -296,15 +296,23 @@ def _all_rows(
 
 def read_words(path: str | os.PathLike[str], names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of some columns of a file as texts, row by row; for local use."""
-    table = open_source(path, names, None, frozenset(names))
+    for row in read_cells(path, names):
+        yield tuple("" if cell is None else str(cell) for cell in row)
+
+
+def read_cells(source: Any, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the cells of some columns of a table or file, row by row; for local use.
+
+    Cells of a text file are texts, also where all look like numbers.
+    """
+    table = open_source(source, names, None, frozenset(names))
     for raw in table.chunks(default_rows(table.n_columns)):
-        yield from zip(*(map(_word, column) for column in raw.cells), strict=True)
+        yield from zip(*(map(_cell, column) for column in raw.cells), strict=True)
 
 
-def _word(cell: Any) -> str:
+def _cell(cell: Any) -> Any:
     cell = cell.as_py() if hasattr(cell, "as_py") else cell
-    text = cell.decode(errors="replace") if isinstance(cell, bytes) else cell
-    return "" if text is None else str(text)
+    return cell.decode(errors="replace") if isinstance(cell, bytes) else cell
 
 
 def header(source: Any, encoding: str = "") -> tuple[str, ...]:

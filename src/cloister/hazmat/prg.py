@@ -54,6 +54,8 @@ class Usage(Enum):
     MATERIAL = b"cloister/1/material"
     # under a key that two ends of a link agreed on
     LINK = b"cloister/1/link"
+    # under the secret of the owners of linked tables
+    LINK_TAG = b"cloister/1/link-tag"
     # under the seed of a reader's identity, and under a key agreed with that reader
     READER_KEY = b"cloister/1/reader-key"
     RESULT = b"cloister/1/result"

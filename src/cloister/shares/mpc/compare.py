@@ -80,24 +80,27 @@ def _sign_bits(server: Server, x: Words) -> Words:
     # The top bit is not part of the borrow, so it propagates the borrow from below.
     generate &= ~_TOP
     propagate = (propagate & ~_TOP) | (_TOP if server.index == 0 else np.uint64(0))
-    borrow = _borrow(server, generate, propagate)
     top = (bits ^ (c if server.index == 0 else np.uint64(0))) >> np.uint64(63)
-    return top ^ borrow
+    return top ^ borrow(server, generate, propagate)
 
 
-def _borrow(server: Server, generate: Words, propagate: Words) -> Words:
-    """Fold the 64 (generate, propagate) pairs of a word into one bit, shared by XOR."""
+def borrow(server: Server, generate: Words, propagate: Words) -> Words:
+    """Return the borrow of each word (semi-honest; the dealer with either server sees all).
+
+    The 64 (generate, propagate) pairs of a word, in the order of :func:`fold_order`, fold into one
+    bit, shared by XOR. Six rounds.
+    """
     g: _Array = generate
     p: _Array = propagate
     for width in (32, 16, 8, 4, 2, 1):
-        (g_high, g_low), (p_high, p_low) = _halves(g, width), _halves(p, width)
+        (g_high, g_low), (p_high, p_low) = halves(g, width), halves(p, width)
         # Both ANDs share one factor, which is opened once.
-        passed = _and(server, p_high, np.stack([g_low, p_low]))
+        passed = conjunction(server, p_high, np.stack([g_low, p_low]))
         g, p = g_high ^ passed[0], passed[1]
     return g.astype(np.uint64) & _ONE
 
 
-def _halves(words: _Array, width: int) -> tuple[_Array, _Array]:
+def halves(words: _Array, width: int) -> tuple[_Array, _Array]:
     """Return the higher and the lower `width` bits of each element."""
     kind = np.dtype(f"u{max(1, width // 8)}")
     if width < 8:
@@ -107,8 +110,11 @@ def _halves(words: _Array, width: int) -> tuple[_Array, _Array]:
     return (words >> words.dtype.type(size)).astype(kind), words.astype(kind)
 
 
-def _and(server: Server, x: _Array, y: _Array) -> _Array:
-    """Return shares of x & y for x of shape (...) and y of shape (2, ...), of any integer type."""
+def conjunction(server: Server, x: _Array, y: _Array) -> _Array:
+    """Return shares of x & y (semi-honest; the dealer with either server sees all).
+
+    x has shape (...) and y (k, ...), both of one integer type, shared by XOR. x is opened once.
+    """
     left, right = _packed(x[np.newaxis]), _packed(y)
     result = product(server, Product("and", left.shape, right.shape), left, right)
     return result.view(x.dtype)[:, : x.size].reshape(y.shape)

@@ -19,13 +19,22 @@ from cloister.core.randomness import new_key
 from cloister.federation.transports.links import Link
 from cloister.hazmat.prg import KEY_BYTES, PadContext, Usage, expand
 from cloister.hazmat.ring import WORD_BYTES, Words, from_bytes, to_bytes
-from cloister.shares.mpc.material import BitAsWord, Bits, Material, Product, Square, Truncation
+from cloister.shares.mpc.material import (
+    BitAsWord,
+    Bits,
+    Material,
+    Pick,
+    Product,
+    Shuffle,
+    Square,
+    Truncation,
+)
 
 MOST_WORDS = 1 << 27
 """Largest size of one item, a gibibyte; a larger request is refused before anything is drawn."""
 
 _KINDS: Mapping[str, type[Material]] = {
-    kind.__name__: kind for kind in (Product, Square, Truncation, Bits, BitAsWord)
+    kind.__name__: kind for kind in (Product, Square, Truncation, Bits, BitAsWord, Pick, Shuffle)
 }
 _END = b"end"
 

@@ -10,6 +10,7 @@ from cloister.federation.transports.links import local_links
 from cloister.hazmat.ring import Words
 from cloister.privacy.noise import NoiseSource
 from cloister.shares.mpc.dealer import Dealer, Supply
+from cloister.shares.mpc.material import Sharing
 from cloister.shares.mpc.server import Server, Watch
 from cloister.shares.mpc.shares import expand_share, split
 
@@ -22,6 +23,7 @@ def run_here(
     timeout: float = 60.0,
     watch: Sequence[Watch | None] = (None, None),
     noise: Sequence[NoiseSource | None] = (None, None),
+    sharing: Sharing = Sharing.SUM,
 ) -> tuple[tuple[_Result, _Result], tuple[Server, Server]]:
     """Run `program(server, *shares)` at two servers in threads, with a dealer in a third.
 
@@ -31,13 +33,15 @@ def run_here(
         Split here, one share for each server.
     watch, noise : pair
         Argument of each :class:`Server`.
+    sharing : Sharing
+        How shares combine into the secrets.
 
     Returns
     -------
     results, servers : pair
         Return values of the program at each server, and the servers, for their costs.
     """
-    splits = [split(secret) for secret in secrets]
+    splits = [split(secret, sharing) for secret in secrets]
     shares = (
         [expand_share(key, rest.shape) for key, rest in splits],
         [rest for _, rest in splits],

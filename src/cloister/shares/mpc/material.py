@@ -14,6 +14,7 @@ from enum import Enum
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloister.core.errors import PlanError
 from cloister.hazmat.ring import Words
@@ -25,13 +26,20 @@ Shape = tuple[int, ...]
 
 
 class Sharing(Enum):
-    """The combination of two shares into a value: sum modulo 2^64, or bitwise XOR."""
+    """The combination of two shares into a value: sum modulo 2^64, or bitwise XOR.
+
+    Drawn arrays may also stay apart: what each server draws is its secret, and no share. Their
+    value is both draws, one after the other.
+    """
 
     SUM = "sum"
     XOR = "xor"
+    APART = "apart"
 
     def join(self, share0: Words, share1: Words) -> Words:
         """Return the value of two shares."""
+        if self is Sharing.APART:
+            return np.stack([share0, share1])
         return share0 + share1 if self is Sharing.SUM else share0 ^ share1
 
     def rest(self, value: Words, share0: Words) -> Words:
@@ -55,6 +63,13 @@ class Material(Protocol):
     @property
     def derive(self) -> Callable[..., Words]:
         """The function from the random arrays to the derived one."""
+
+
+class Bilinear(Material, Protocol):
+    """Material of two factors and their product."""
+
+    def apply(self, x: Words, y: Words, /) -> Words:
+        """Return the product of two arrays."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +218,72 @@ class BitAsWord(_One):
     def derive(self, r: Words) -> Words:
         """Return the bits as words."""
         return r & np.uint64(1)
+
+
+@dataclass(frozen=True)
+class Pick:
+    """Random bits, 64 a word, and rows: zeros in place of each row whose bit is 0.
+
+    Parameters
+    ----------
+    n, width : int
+        Number of rows, and of words of each.
+    """
+
+    n: int
+    width: int
+    sharing: ClassVar = (Sharing.XOR, Sharing.XOR)
+
+    def apply(self, bits: Words, rows: Words) -> Words:
+        """Return the rows whose bit is set, zeros for the others."""
+        chosen = np.unpackbits(bits.view(np.uint8), count=self.n).astype(np.uint64)
+        return (np.uint64(0) - chosen)[:, np.newaxis] & rows
+
+    derive = apply
+
+    def drawn(self) -> tuple[Shape, ...]:
+        """Return the shapes of bits and rows."""
+        return (-(-self.n // 64),), (self.n, self.width)
+
+    def derived(self) -> Shape:
+        """Return the shape of the rows."""
+        return self.n, self.width
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """An order that one server draws, and the other server's masks in that order.
+
+    Parameters
+    ----------
+    holder : {0, 1}
+        The server that knows the order; so does the dealer.
+    n, width : int
+        Number of rows, and of words of each.
+    """
+
+    holder: int
+    n: int
+    width: int
+    sharing: ClassVar = (Sharing.APART, Sharing.XOR)
+
+    def drawn(self) -> tuple[Shape, ...]:
+        """Return the shapes of sorting keys and masks."""
+        return (2, self.n), (self.n, self.width)
+
+    def derived(self) -> Shape:
+        """Return the shape of the masks."""
+        return self.n, self.width
+
+    def derive(self, keys: Words, masks: Words) -> Words:
+        """Return the masks in the order."""
+        return np.asarray(masks[1 - self.holder][order_of(keys[self.holder])])
+
+
+def order_of(keys: Words) -> NDArray[np.intp]:
+    """Return a random order from two random words a row."""
+    # 128 bits: with 64, two of a million rows would have equal keys in one run of 2^25.
+    return np.lexsort(keys)
 
 
 # Index bits i < j of a position are exchanged by moving the bits at positions with bit i set and

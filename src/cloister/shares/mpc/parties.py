@@ -1,9 +1,9 @@
 """One party's part of a session: it shares tables, serves, deals or receives.
 
-All messages use sealed links. First an owner sends server 0 a key and server 1 a share for each of
-its tables. Then the servers run the program. Each sends every receiver its refreshed shares of the
-results, and confirms the end to every owner and receiver. A failing party closes its links; its
-peers then abort.
+All messages use sealed links. Owners of some programs first agree on a secret. Then an owner sends
+server 0 a key and server 1 a share for each of its tables. Then the servers run the program. Each
+sends every receiver its refreshed shares of the results, and confirms the end to every owner and
+receiver. A failing party closes its links; its peers then abort.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cloister.core.errors import DataError, PlanError, RemoteProtocolError
@@ -28,10 +29,11 @@ from cloister.hazmat.prg import KEY_BYTES
 from cloister.hazmat.ring import Words, from_bytes, to_bytes, to_integers
 from cloister.hazmat.signing import Identity
 from cloister.shares.mpc.dealer import Dealer, Supply
-from cloister.shares.mpc.material import Shape
+from cloister.shares.mpc.material import Shape, Sharing
 from cloister.shares.mpc.opening import MARKS
 from cloister.shares.mpc.program import Opening, Program
 from cloister.shares.mpc.sealed import seal
+from cloister.shares.mpc.secret import owners_secret
 from cloister.shares.mpc.server import Cost, Server
 from cloister.shares.mpc.session import Session
 from cloister.shares.mpc.shares import combine, decode, encode, expand_share, split
@@ -45,6 +47,13 @@ PATIENCE = 600.0
 
 _DONE = b"done"
 _USED = "share-sessions"  # a file for each session, in the party's folder
+
+
+class Tagged(Protocol):
+    """An owner's rows that are ready but for tags under the owners' secret."""
+
+    def tagged(self, secret: bytes, session: str) -> Words:
+        """Return the table to upload in a session of this id."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +129,9 @@ def take_part(
     links: Callable[[], AbstractContextManager[Mapping[str, Link]]],
     folder: Path,
     *,
-    tables: Mapping[str, Words] | None = None,
+    tables: Mapping[str, Words | Tagged] | None = None,
     account: Account | None = None,
+    identity: Identity | None = None,
 ) -> Outcome:
     """Run one party's part of a session, in all its roles.
 
@@ -134,9 +144,12 @@ def take_part(
     folder : Path
         Folder of this party only; it records the sessions in which the party took part.
     tables : mapping of ndarray, uint64
-        Tables of an owner, of the public shapes; see :func:`words_of`.
+        Tables of an owner, of the public shapes; see :func:`words_of`. A program with an owners'
+        secret takes rows that are ready but for tags under it.
     account : Account
         Account of an owner if the opening is private, charged before the first share is sent.
+    identity : Identity
+        Of an owner that agrees on a secret with owners to which it has no link.
 
     Raises
     ------
@@ -154,8 +167,9 @@ def take_part(
         raise _used(session)
     with links() as opened:
         ends = {**opened, name: link_to_self()}
+        words = _tagged(session, name, ends, given, identity)
         if account is not None and event is not None:
-            account.reserve(session, event, given)
+            account.reserve(session, event, words)
         _use_once(folder, session)
         if account is not None and event is not None:
             account.spend(session, event)  # before the first share leaves
@@ -164,8 +178,8 @@ def take_part(
         if name == session.dealer:
             Dealer((first, second)).serve()
             return Outcome(session.program.opening)
-        for words in given.values():
-            key, rest = split(words)
+        for table in words.values():
+            key, rest = split(table, _sharing(session))
             first.send(key)
             second.send(to_bytes(rest.ravel()))
         serves = name in session.servers
@@ -179,9 +193,35 @@ def take_part(
         return Outcome(session.program.opening, results, cost)
 
 
-def _checked(
-    session: Session, name: str, tables: Mapping[str, Words], account: Account | None
+def _sharing(session: Session) -> Sharing:
+    sharing: Sharing = getattr(session.program, "sharing", Sharing.SUM)
+    return sharing
+
+
+def _tagged(
+    session: Session,
+    name: str,
+    ends: Mapping[str, Link],
+    tables: Mapping[str, Words | Tagged],
+    identity: Identity | None,
 ) -> dict[str, Words]:
+    """Return an owner's tables as words, with tags under the owners' secret if there is one."""
+    secret = None
+    if getattr(session.program, "has_secret", False) and name != session.dealer:
+        secret = owners_secret(session, name, ends, identity)
+    words: dict[str, Words] = {}
+    for table, rows in tables.items():
+        if secret is not None and not isinstance(rows, np.ndarray):
+            rows = rows.tagged(secret, session.id)
+        assert isinstance(rows, np.ndarray)
+        _check_shape(table, rows, session.program.tables()[table])
+        words[table] = rows
+    return words
+
+
+def _checked(
+    session: Session, name: str, tables: Mapping[str, Words | Tagged], account: Account | None
+) -> dict[str, Words | Tagged]:
     """Return the tables of a party, in the order of the program."""
     if name not in session.parties:
         raise PlanError(f"{name!r} is not a party of the session; use one of its names.")
@@ -189,7 +229,8 @@ def _checked(
     if set(tables) != set(own):
         raise PlanError(f"{name!r} must give the tables {list(own)}, got {list(tables)}.")
     for table, words in tables.items():
-        _check_shape(table, words, session.program.tables()[table])
+        if isinstance(words, np.ndarray):
+            _check_shape(table, words, session.program.tables()[table])
     private = session.program.event() is not None
     # A program that names its opening private without a cost would charge no ledger.
     if (session.program.opening == "private") != private:

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cloister.hazmat.ring import Words
-from cloister.shares.mpc.material import VALUE_BITS, Product, Square, Truncation
+from cloister.shares.mpc.material import VALUE_BITS, Bilinear, Product, Square, Truncation
 from cloister.shares.mpc.server import Server
 from cloister.shares.mpc.shares import FRAC_BITS, encode
 
 
-def product(server: Server, kind: Product, x: Words, y: Words) -> Words:
+def product(server: Server, kind: Bilinear, x: Words, y: Words) -> Words:
     """Return shares of f(x, y), f bilinear (semi-honest; the dealer with either server sees all).
 
     Exact modulo 2^64, or bit by bit, by the method of :mod:`cloister.shares.mpc`; fraction bits add

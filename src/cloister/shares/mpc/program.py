@@ -28,7 +28,8 @@ class Program(Protocol):
     The dealer together with either server sees every table. A program may define two more methods.
     ``words(table, values)`` encodes an owner's table in its public shape, padded if it has fewer
     rows. ``values(result, words)`` decodes opened words. See :mod:`cloister.shares.mpc.parties` for
-    the defaults.
+    the defaults. ``sharing`` is that of uploads, by default a sum. With ``has_secret``, owners
+    agree on a secret before they upload.
     """
 
     name: ClassVar[str]

@@ -9,7 +9,7 @@ from cloister.core.errors import DataError, PlanError
 from cloister.core.randomness import new_key
 from cloister.hazmat.prg import PadContext, Usage, expand
 from cloister.hazmat.ring import Words, to_integers
-from cloister.shares.mpc.material import VALUE_BITS
+from cloister.shares.mpc.material import VALUE_BITS, Sharing
 
 FRAC_BITS = 16
 """Fraction bits of a value on shares; a product has twice as many until it is truncated."""
@@ -39,8 +39,8 @@ def decode(words: Words, frac_bits: int = FRAC_BITS) -> NDArray[np.float64]:
     return to_integers(words) / float(1 << frac_bits)
 
 
-def split(words: Words) -> tuple[bytes, Words]:
-    """Split words into the shares of two servers, whose sum is the words.
+def split(words: Words, sharing: Sharing = Sharing.SUM) -> tuple[bytes, Words]:
+    """Split words into the shares of two servers, whose sum, or XOR, is the words.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def split(words: Words) -> tuple[bytes, Words]:
         For server 1. Each of the two alone is independent of the words.
     """
     key = new_key()
-    return key, words - expand_share(key, words.shape)
+    return key, sharing.rest(words, expand_share(key, words.shape))
 
 
 def expand_share(key: bytes, shape: tuple[int, ...]) -> Words:

@@ -1,0 +1,258 @@
+"""Columns as bits of public width, and an owner's table of them.
+
+A number is rounded to 2^bits levels of its public range; a category is its code. All fields of a
+row are packed after bit 0, which is 1 for a person. So any upload is bits, and no field can leave
+its width. An owner that uploads wrong words changes its values, and no bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from cloister.core.arrays import Flags, Floats
+from cloister.core.declared import Length, Range, Rule, declared
+from cloister.core.errors import DataError, PlanError
+from cloister.core.randomness import os_bytes
+from cloister.data import read_cells, read_rows
+from cloister.data.schema import Schema
+from cloister.hazmat.ring import Words
+from cloister.shares.linking.keys import Part, keys_of, tags
+from cloister.shares.linking.merge import OWNER_BITS
+
+TOP = (1 << 12) - 1
+"""Levels of every column are brought to [0, TOP]; the levels of each width divide it."""
+_BOOLEAN = ("false", "true")
+
+
+@declared
+class Column:
+    """A column of an owner: a number in a public range, or a category of public names."""
+
+    name: Annotated[str, Length(1, 200)]
+    low: float = 0.0
+    high: float = 1.0
+    bits: Literal[1, 2, 3, 4, 6, 12] = 12
+    categories: Annotated[
+        tuple[str, ...],
+        Rule("all different", lambda names: len(set(names)) == len(names)),
+        "names in the order of their codes; empty for a number",
+    ] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.categories) == 1:
+            raise PlanError(f"column {self.name!r} must have two categories or more, got 1.")
+        if not (self.low < self.high and isfinite(self.high - self.low)):
+            raise PlanError(
+                f"column {self.name!r} must have low < high, got {self.low} and {self.high}."
+            )
+
+    @property
+    def width(self) -> int:
+        """Number of bits."""
+        return (len(self.categories) - 1).bit_length() if self.categories else self.bits
+
+    @property
+    def top(self) -> int:
+        """The largest level of a number."""
+        return (1 << self.bits) - 1
+
+    def levels(self, values: Floats) -> Words:
+        """Return numbers or codes as levels; numbers are clipped to the range."""
+        if self.categories:
+            return values.astype(np.uint64)
+        place = (np.clip(values, self.low, self.high) - self.low) / (self.high - self.low)
+        return np.rint(place * self.top).astype(np.uint64)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the column of a schema that reads it."""
+        if self.categories == _BOOLEAN:
+            return {"name": self.name, "type": "boolean"}
+        if self.categories:
+            return {"name": self.name, "type": "category", "categories": self.categories}
+        return {"name": self.name, "type": "number", "min": self.low, "max": self.high}
+
+
+@dataclass(frozen=True)
+class Field:
+    """The place of a column in a row: the word after the tag, and the lowest bit there."""
+
+    column: Column
+    word: int
+    bit: int
+
+    def bits_of(self, rows: Words) -> Flags:
+        """Return the bits of the field, the lowest first; shape (width, n)."""
+        places = np.arange(self.column.width, dtype=np.uint64) + np.uint64(self.bit)
+        return ((rows[:, self.word] >> places[:, np.newaxis]) & np.uint64(1)).astype(bool)
+
+
+@declared
+class Side:
+    """One owner's table: its public number of places, the columns of its key, and its columns."""
+
+    rows: Annotated[int, Range(2, 1 << 24), "public; the table is filled to so many"]
+    key: Annotated[tuple[str, ...], Length(1, 8), "columns with the parts of the key"]
+    columns: tuple[Column, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [*self.key, *(column.name for column in self.columns)]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise PlanError(
+                f"column {twice[0]!r} must be named once; a key is never a column of an analysis."
+            )
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Side:
+        """Return a side from JSON-able options."""
+        columns = given.get("columns", ())
+        return cls(**{**given, "columns": tuple(Column(**column) for column in columns)})
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """The places of all columns; no field is cut by the end of a word."""
+        return tuple(_placed(self.columns))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the table: tags, then words."""
+        return self.rows, 2 + (self.fields[-1].word if self.fields else 0)
+
+    def packed(self, values: Floats) -> Words:
+        """Return the words of rows of values in the order of the columns; shape (n, words)."""
+        rows = np.zeros((len(values), self.shape[1] - 1), np.uint64)
+        rows[:, 0] = 1  # a person, and no place that is free
+        for field, column in zip(self.fields, values.T, strict=True):
+            rows[:, field.word] |= field.column.levels(column) << np.uint64(field.bit)
+        return rows
+
+
+def _placed(columns: Sequence[Column]) -> Iterator[Field]:
+    word, bit = 0, 1  # bit 0 of word 0 is the row's
+    for column in columns:
+        if bit + column.width > 64:
+            word, bit = word + 1, 0
+        yield Field(column, word, bit)
+        bit += column.width
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An owner's rows, ready but for their tags, which need the secret of the session.
+
+    Parameters
+    ----------
+    keys : list of tuple of str
+        One for each row, all different.
+    rows : ndarray of shape (n, words)
+    no_key, repeated, incomplete : int
+        Rows left out: without a key, after the first of a key, with a cell that the schema drops.
+        Exact counts, for the owner alone.
+    """
+
+    side: Side
+    keys: list[tuple[str, ...]]
+    rows: Words
+    no_key: int = 0
+    repeated: int = 0
+    incomplete: int = 0
+
+    def tagged(self, secret: bytes, session: str) -> Words:
+        """Return the table to upload: sorted by tag, and filled with random tags and zeros.
+
+        Raises
+        ------
+        DataError
+            If two keys have one tag, which a new session ends; the chance is n^2 / 2^63.
+        """
+        places = self.side.rows
+        own = tags(secret, session, self.keys)
+        if len(np.unique(own)) < len(own):
+            raise DataError("two keys of this table have one tag; agree on a new session.")
+        # Random tags look like those of persons, also to the two servers together.
+        every = own
+        while len(every) < places:  # once, but for a repetition by chance
+            more = np.frombuffer(os_bytes(8 * (places - len(every))), np.uint64) & ~OWNER_BITS
+            every = np.append(own, np.setdiff1d(np.append(every[len(own) :], more), own))
+        table = np.zeros(self.side.shape, np.uint64)
+        table[:, 0] = every
+        table[: len(own), 1:] = self.rows
+        return table[np.argsort(every)]
+
+    def __repr__(self) -> str:
+        # The number of persons is not public.
+        return f"Prepared(rows={self.side.rows})"
+
+
+def prepare(
+    side: Side, parts: Sequence[Part], source: Any, schema: Schema | None = None
+) -> Prepared:
+    """Read an owner's rows: the first complete row of each key, in the order of the source.
+
+    Parameters
+    ----------
+    source : table or path
+        With named columns, see :mod:`cloister.data`.
+    schema : Schema, optional
+        The owner's rules for missing cells and spellings; by default such rows are left out.
+
+    Raises
+    ------
+    DataError
+        If a column is missing, or there are more persons than places.
+    PlanError
+        If the schema has other bounds or categories than the session.
+    """
+    values = _values(side, source, schema)
+    cells = list(zip(*read_cells(source, side.key), strict=True))
+    keys = keys_of(cells or [()] * len(side.key), parts)
+    complete = np.asarray(np.isfinite(values).all(axis=1))
+    first: dict[tuple[str, ...], int] = {}
+    repeated = 0
+    for i, key in enumerate(keys):
+        if key and complete[i] and first.setdefault(key, i) != i:
+            repeated += 1
+    if len(first) > side.rows:
+        raise DataError(
+            f"the table has more persons than the {side.rows} places of the session; agree on more."
+        )
+    kept = np.fromiter(first.values(), np.intp, len(first))
+    no_key = sum(not key for key in keys)
+    lost = len(keys) - no_key - repeated - len(first)
+    return Prepared(side, list(first), side.packed(values[kept]), no_key, repeated, lost)
+
+
+def _values(side: Side, source: Any, schema: Schema | None) -> Floats:
+    """Return numbers and codes of all rows, NaN where a row is left out."""
+    if not side.columns:
+        return np.zeros((sum(1 for _ in read_cells(source, side.key)), 0))
+    if schema is None:
+        columns: Any = tuple(column.schema() for column in side.columns)
+        schema = Schema(dataset="linked", unit="row", columns=columns)
+    else:
+        schema = _checked(side, schema)
+    return read_rows(source, schema)
+
+
+def _checked(side: Side, schema: Schema) -> Schema:
+    """Return the part of an owner's schema for these columns; raise if it differs from them."""
+    known = {column.name: column for column in schema.columns}
+    for column in side.columns:
+        own = known.get(column.name)
+        names = own and (_BOOLEAN if own.type == "boolean" else own.categories)
+        same = own is not None and (
+            names == column.categories
+            and (bool(names) or (own.min, own.max) == (column.low, column.high))
+        )
+        if not same:
+            raise PlanError(
+                f"column {column.name!r} of the session must have the bounds or categories of this "
+                "schema; correct one of them."
+            )
+    chosen = tuple(known[column.name] for column in side.columns)
+    return Schema(dataset=schema.dataset, unit="row", columns=chosen)

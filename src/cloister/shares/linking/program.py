@@ -1,0 +1,220 @@
+"""The program "linked": owners' tables are joined on shares, and only noisy answers are opened.
+
+Both servers join the tables and shrink the joined rows to a noisy number, the released size. All
+analyses run on these rows. Each has a part of one budget, which every owner's ledger is charged.
+Neighbours: all rows of one key at all owners are added or removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from cloister.core.declared import Length, Positive, Probability, Rule, Share, Whole, declared
+from cloister.core.display import Estimate
+from cloister.core.errors import PlanError
+from cloister.hazmat.ring import Words, to_integers
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gdp_part
+from cloister.privacy.events import ComposedEvent, Event
+from cloister.protocol.task import INTERVAL_95
+from cloister.shares.linking.analyses import Analysis, Answer, Descent, analysis_of
+from cloister.shares.linking.columns import Prepared, Side, prepare
+from cloister.shares.linking.keys import Part
+from cloister.shares.linking.merge import How, everybody, inner
+from cloister.shares.linking.shrink import most_dummies, shrink
+from cloister.shares.linking.view import Frame, View
+from cloister.shares.mpc.dealer import MOST_WORDS
+from cloister.shares.mpc.material import Shape, Sharing
+from cloister.shares.mpc.opening import NoiseOnShares
+from cloister.shares.mpc.program import Opening, Program
+from cloister.shares.mpc.server import Server
+
+SIZE = "size"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The released answers about linked persons.
+
+    Parameters
+    ----------
+    size : Estimate
+        Number of persons in the join.
+    answers : tuple of Answer
+        In the order of the analyses; empty if the size is below `least_matches`.
+    """
+
+    size: Estimate
+    answers: tuple[Answer, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able values."""
+        return {"size": list(self.size.numbers), "analyses": [a.to_dict() for a in self.answers]}
+
+
+@declared
+class Linked(Program):
+    """Noisy answers about persons of several owners; nobody learns who is in more than one table.
+
+    The dealer together with either server sees every row. All follow the protocol, but for uploads:
+    the guarantee of other persons holds for any table that an owner uploads.
+    """
+
+    name: ClassVar[str] = "linked"
+    sharing: ClassVar[Sharing] = Sharing.XOR
+    has_secret: ClassVar[bool] = True
+    opening: ClassVar[Opening] = "private"
+
+    key: Annotated[str, Length(1, 64), "name of the key, which policies allow"]
+    parts: Annotated[tuple[Mapping[str, Any], ...], Length(1, 8), "rule and width of each part"]
+    sides: Annotated[
+        Mapping[str, Any],
+        Rule("two or three tables", lambda sides: 2 <= len(sides) <= 3),
+        "rows, key and columns of each table",
+    ]
+    analyses: Annotated[tuple[Mapping[str, Any], ...], "kind, columns and weight of each"] = ()
+    how: How = "inner"
+    epsilon: Positive
+    delta: Probability = 1e-6
+    keys_per_person: Annotated[Whole, "the most keys of one person"]
+    least_matches: Annotated[Whole, "a smaller released size withholds all other answers"] = 50
+    size_weight: Annotated[Share, "part of the budget for the size"] = 0.05
+
+    def __post_init__(self) -> None:
+        if self.how != "inner" and len(self.tables()) > 2:
+            raise PlanError(f"how = {self.how!r} must be of two tables; join three by 'inner'.")
+        for owner, side in self.frame.sides.items():
+            if len(side.key) != len(self.parts):
+                raise PlanError(
+                    f"table {owner!r} must have {len(self.parts)} key columns, as the key "
+                    f"{self.key!r} has parts, got {len(side.key)}."
+                )
+        # The largest message is that of a shuffle.
+        width = sum(columns - 1 for _, columns in self.tables().values())
+        if self._most_slots * (2 + 3 * (width + 1)) > MOST_WORDS:
+            raise PlanError("tables must be smaller: their joined rows do not fit one message.")
+        # All that could stop a run is refused now, before a ledger is charged.
+        self.results()
+        for one, budget in zip(self._analyses, self._budgets, strict=True):
+            one.noise(self.frame, budget, self.keys_per_person)
+            if isinstance(one, Descent):
+                for rows in (self.least_matches, self._most_slots):
+                    size = self._nominal(rows)
+                    one.program(self.frame, budget, self.keys_per_person, rows, size)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The public facts of joined rows."""
+        return Frame({name: Side.of(side) for name, side in self.sides.items()}, self.how)
+
+    @cached_property
+    def key_parts(self) -> tuple[Part, ...]:
+        """The rules of the key."""
+        return tuple(Part(**part) for part in self.parts)
+
+    @cached_property
+    def _analyses(self) -> tuple[Analysis, ...]:
+        return tuple(analysis_of(one) for one in self.analyses)
+
+    @cached_property
+    def _shares(self) -> tuple[float, ...]:
+        """The part of the budget of each analysis; with that of the size they add up to 1."""
+        given = [one.weight for one in self._analyses]
+        rest = 1 - self.size_weight - sum(weight or 0.0 for weight in given)
+        # Up to rounding of decimal weights.
+        if rest < -1e-9 or (None in given and rest <= 1e-9):
+            raise PlanError("weights of the size and of all analyses must add up to at most 1.")
+        equal = rest / max(1, given.count(None))
+        return tuple(equal if weight is None else weight for weight in given)
+
+    @cached_property
+    def _budgets(self) -> tuple[Budget, ...]:
+        whole = Budget(self.epsilon, self.delta)
+        return tuple(gdp_part(whole, share) for share in self._shares)
+
+    @cached_property
+    def size_noise(self) -> NoiseOnShares:
+        """The noise of each server on the number of kept rows; a step is one person."""
+        budget = gdp_part(Budget(self.epsilon, self.delta), self.size_weight)
+        return NoiseOnShares(budget.epsilon, budget.delta, 1, 1, self.keys_per_person)
+
+    @property
+    def _most_slots(self) -> int:
+        """Largest number of rows after the join, dummies included."""
+        return sum(rows for rows, _ in self.tables().values()) + 2 * most_dummies(
+            self.size_noise.sigma
+        )
+
+    def _nominal(self, size: int) -> int:
+        """Return the public number of persons by which a descent divides."""
+        return min(max(size, self.least_matches), self._most_slots)
+
+    @property
+    def max_rows(self) -> int:
+        """Largest number of joined rows of one person, for owners' policies."""
+        return self.keys_per_person
+
+    def event(self) -> Event:
+        """Return the charge of the whole run: one server's noise in every opening."""
+        analyses = (
+            one.noise(self.frame, budget, self.keys_per_person).event()
+            for one, budget in zip(self._analyses, self._budgets, strict=True)
+        )
+        return ComposedEvent((self.size_noise.event(), *analyses))
+
+    def tables(self) -> Mapping[str, Shape]:
+        """Return the shape of each upload: tags, then words of packed bits."""
+        return {name: side.shape for name, side in self.frame.sides.items()}
+
+    def prepare(self, table: str, source: Any, schema: Any = None) -> Prepared:
+        """Return an owner's rows, ready but for their tags; see :func:`.columns.prepare`."""
+        return prepare(self.frame.sides[table], self.key_parts, source, schema)
+
+    def results(self) -> Mapping[str, Shape]:
+        """Return the shapes of the size and of the words of each analysis."""
+        shapes = (one.shape(self.frame) for one in self._analyses)
+        return {SIZE: (1,), **{f"{i}": shape for i, shape in enumerate(shapes, start=1)}}
+
+    def run(self, server: Server, tables: Mapping[str, Words]) -> dict[str, Words]:
+        """Join and analyse (semi-honest; the dealer with either server sees all)."""
+        ordered = [tables[name] for name in self.frame.sides]
+        names = tuple(self.frame.sides)
+        joined = (
+            inner(server, ordered, names)
+            if self.how == "inner"
+            else everybody(server, ordered, names, self.how)
+        )
+        joined, size = shrink(server, joined, self.size_noise.sigma)
+        # The size is public to both servers; server 0 alone has it in its share.
+        results = {SIZE: np.array([size * (server.index == 0)], np.int64).view(np.uint64)}
+        view = View(server, self.frame, joined)
+        for i, (one, budget) in enumerate(zip(self._analyses, self._budgets, strict=True), start=1):
+            results[f"{i}"] = one.run(view, budget, self.keys_per_person, self._nominal(size))
+        return results
+
+    def values(self, result: str, words: Words) -> Words:
+        """Return opened words unchanged; :meth:`found` gives their meaning."""
+        return words
+
+    def found(self, results: Mapping[str, Words]) -> Found:
+        """Return estimates from opened words; post-processing, without the records.
+
+        Answers are withheld if the released size is below `least_matches`.
+        """
+        size = float(to_integers(results[SIZE])[0])
+        margin = INTERVAL_95["gaussian"] * sqrt(2) * self.size_noise.sigma
+        ends = np.maximum([size - margin, size + margin], 0.0)
+        estimate = Estimate(np.array(size), *ends)
+        # From the released size, so that withholding is post-processing.
+        enough = size >= self.least_matches
+        answers = (
+            one.answer(results[f"{i}"], self.frame, budget, self.keys_per_person)
+            for i, (one, budget) in enumerate(zip(self._analyses, self._budgets, strict=True), 1)
+        )
+        return Found(estimate, tuple(answers) if enough else ())

@@ -1,0 +1,188 @@
+"""``LinkedTable``: a question about persons of several owners, its plan, and a run at a desk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cloister.core.errors import PlanError, RemoteProtocolError
+from cloister.core.randomness import new_nonce
+from cloister.federation.transports.links import Link, local_links
+from cloister.hazmat.signing import Identity
+from cloister.privacy.budget import Budget
+from cloister.privacy.ledger import Ledger
+from cloister.shares.linking.analyses import Analysis
+from cloister.shares.linking.columns import Side
+from cloister.shares.linking.keys import Part
+from cloister.shares.linking.merge import How
+from cloister.shares.linking.program import Found, Linked
+from cloister.shares.mpc.parties import Account, Outcome, take_part
+from cloister.shares.mpc.session import Party, Session
+
+_PATIENCE = 3600.0  # seconds that a party in this process waits for another one
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkedTable:
+    """Noisy answers about persons whose columns are at two or three owners.
+
+    Parameters
+    ----------
+    key : str
+        Name of the key, which the policies of the owners allow.
+    parts : sequence of Part
+        The rule of each part of the key, the same at every owner.
+    sides : mapping of str to Side
+        The table of each owner: public number of places, key columns, and columns with bounds.
+    analyses : sequence of Analysis
+        Such as :class:`~.analyses.Table` and :class:`~.analyses.Logistic`.
+    epsilon, delta : float
+        Budget of the whole run, charged to every owner.
+    keys_per_person : int
+        The most keys of one person. 1 if the key is a person's number.
+    how : {"inner", "left", "union", "outer"}
+    least_matches : int
+        A smaller released size withholds all other answers.
+    """
+
+    key: str
+    parts: Sequence[Part]
+    sides: Mapping[str, Side]
+    analyses: Sequence[Analysis]
+    epsilon: float
+    keys_per_person: int
+    delta: float = 1e-6
+    how: How = "inner"
+    least_matches: int = 50
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the session file, JSON-able."""
+        return {
+            "key": self.key,
+            "parts": [_plain(part) for part in self.parts],
+            "sides": {name: _plain(side) for name, side in self.sides.items()},
+            "analyses": [{"kind": one.kind, **_plain(one)} for one in self.analyses],
+            "how": self.how,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "keys_per_person": self.keys_per_person,
+            "least_matches": self.least_matches,
+        }
+
+    @cached_property
+    def program(self) -> Linked:
+        """The program; it raises PlanError if the parameters do not fit together."""
+        return Linked(**self.options())
+
+    def run_here(
+        self, tables: Mapping[str, Any], accounts: Mapping[str, Account] | None = None
+    ) -> Found:
+        """Run all parties in this process, which sees all tables: for trials and for one owner.
+
+        Parameters
+        ----------
+        tables : mapping of str to table or path
+            The table of each owner.
+        accounts : mapping of str to Account, optional
+            Each owner's account, charged before its first share is sent. By default each has an
+            empty ledger in memory.
+
+        Raises
+        ------
+        DataError, PlanError, BudgetExceeded
+            Before any share is sent.
+        """
+        program = self.program
+        if set(tables) != set(self.sides):
+            raise PlanError(f"tables must be those of {', '.join(self.sides)}, got {list(tables)}.")
+        # Read before anything runs, so that a bad table costs nothing.
+        ready = {name: program.prepare(name, tables[name]) for name in self.sides}
+        keys = {name: Identity.new() for name in (*self.sides, *_NEUTRAL)}
+        parties = {
+            name: Party(fingerprint=key.fingerprint, address="localhost:1")
+            for name, key in keys.items()
+        }
+        session = Session(
+            id=new_nonce(),
+            program=program,
+            options=self.options(),
+            dealer=_NEUTRAL[0],
+            servers=_NEUTRAL[1:],
+            owners={name: name for name in self.sides},
+            receivers=tuple(self.sides),
+            parties=parties,
+        )
+        paid = {name: (accounts or {}).get(name) or self._new_account(name) for name in self.sides}
+        # The links are not sealed: all parties are one process.
+        cables = _Cables(session)
+        with TemporaryDirectory() as folder, ThreadPoolExecutor(len(keys)) as pool:
+
+            def part(name: str) -> Outcome:
+                own = Path(folder, name)
+                own.mkdir()
+                rows = {name: ready[name]} if name in ready else {}
+                links = partial(cables.links, name)
+                return take_part(
+                    session,
+                    name,
+                    links,
+                    own,
+                    tables=rows,
+                    account=paid.get(name),
+                    identity=keys[name],
+                )
+
+            running = {name: pool.submit(part, name) for name in keys}
+            errors = [error for one in running.values() if (error := one.exception())]
+            # A party that stops ends the others, whose errors are no cause.
+            for error in sorted(errors, key=lambda one: isinstance(one, RemoteProtocolError)):
+                raise error
+            return program.found(running[next(iter(self.sides))].result().results)
+
+    def _new_account(self, name: str) -> Account:
+        ledger = Ledger(None)
+        ledger.open_dataset(name, cap=Budget(self.epsilon, self.delta), unit=self.key)
+        return Account(ledger, name)
+
+
+_NEUTRAL = ("desk-dealer", "desk-server-0", "desk-server-1")
+
+
+class _Cables:
+    """Links between all parties of a session in one process."""
+
+    def __init__(self, session: Session) -> None:
+        self._ends: dict[tuple[str, str], Link] = {}
+        pairs = {(a, b) for a in session.parties for b in session.peers_of(a) if a < b}
+        for one, other in pairs:
+            self._ends[one, other], self._ends[other, one] = local_links(_PATIENCE)
+
+    @contextmanager
+    def links(self, name: str) -> Iterator[Mapping[str, Link]]:
+        """Yield the ends of a party; an error ends its peers, too."""
+        own = {there: end for (here, there), end in self._ends.items() if here == name}
+        try:
+            yield own
+        except BaseException:
+            for end in own.values():
+                end.send(b"")  # no message of any step, so that nobody waits for one
+            raise
+
+
+def _plain(value: Any) -> Any:
+    """Return a frozen value as JSON-able options, without those at their defaults."""
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    if not hasattr(value, "__dataclass_fields__"):
+        return value
+    return {
+        one.name: _plain(getattr(value, one.name))
+        for one in fields(value)
+        if getattr(value, one.name) != one.default
+    }

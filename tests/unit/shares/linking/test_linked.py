@@ -1,0 +1,200 @@
+"""The program on the shares of two owners: answers of the joined records, and their noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloister.shares.linking.program import Found, Linked
+
+from .people import frames, on_shares
+
+OPTIONS: dict[str, Any] = {
+    "key": "national_id",
+    "parts": ({"rule": "digits", "width": 11},),
+    "sides": {
+        "crm": {
+            "rows": 310,
+            "key": ("id",),
+            "columns": (
+                {"name": "group", "categories": ("a", "b", "c")},
+                {"name": "x", "low": 0.0, "high": 1.0},
+            ),
+        },
+        "cards": {
+            "rows": 300,
+            "key": ("id",),
+            "columns": (
+                {"name": "shop", "categories": ("p", "q", "r", "s", "t")},
+                {"name": "z", "low": -1.0, "high": 3.0},
+                {"name": "y", "categories": ("false", "true")},
+            ),
+        },
+    },
+    "epsilon": 1.0,
+    "keys_per_person": 1,
+}
+
+
+def released(program: Linked, tables: Any) -> Found:
+    """Return the estimates of a run of both servers."""
+    own = [
+        program.prepare(name, table).tagged(b"k" * 32, "s")
+        for name, table in zip(program.frame.sides, tables, strict=True)
+    ]
+    names = tuple(program.frame.sides)
+    (a, b), _ = on_shares(
+        lambda server, shares: program.run(server, dict(zip(names, shares, strict=True))), own
+    )
+    return program.found({what: a[what] + b[what] for what in a})
+
+
+def linked(*analyses: dict[str, Any], **more: Any) -> Linked:
+    return Linked(**{**OPTIONS, "analyses": analyses, **more})
+
+
+NEARLY_EXACT = {"epsilon": 500.0, "delta": 1e-3}
+
+
+def test_a_table_is_that_of_the_joined_records() -> None:
+    tables = frames(300, 290, 0.5)
+    program = linked({"kind": "table", "of": ("group", "shop")}, **NEARLY_EXACT)
+    found = released(program, tables)
+    whole = tables[0].merge(tables[1], on="id")
+    clear = whole.groupby(["group", "shop"]).size().unstack(fill_value=0).to_numpy()
+    assert abs(found.size.value - len(whole)) < 9 * program.size_noise.sigma  # 2e-10
+    counts = found.answers[0].estimates["counts"]
+    assert counts.axes == ("group", "shop")
+    assert np.abs(counts.values - clear).max() < 1
+    assert found.answers[0].tests["chi2"].df == 8
+
+
+def merged(n: int = 300, m: int = 290, overlap: float = 0.9, how: Any = "inner") -> Any:
+    """Return two tables and the join in the clear, numbers rounded to their levels."""
+    tables = frames(n, m, overlap)
+    for table, name, low, high in ((tables[0], "x", 0.0, 1.0), (tables[1], "z", -1.0, 3.0)):
+        level = np.rint((table[name] - low) / (high - low) * 4095)
+        table[name] = low + level / 4095 * (high - low)
+    return tables, tables[0].merge(tables[1], on="id", how=how)
+
+
+def test_means_are_those_of_the_groups() -> None:
+    tables, whole = merged()
+    (answer,) = released(
+        linked({"kind": "means", "number": "z", "by": "group"}, **NEARLY_EXACT), tables
+    ).answers
+    clear = whole.groupby("group").z.mean().to_numpy()
+    means = answer.estimates["means"]
+    assert np.abs(means.values - clear).max() < 0.02
+    assert (means.low <= clear).all()
+    assert (clear <= means.high).all()
+    assert np.abs(answer.estimates["counts"].values - whole.groupby("group").size()).max() < 1
+
+
+def test_least_squares_are_those_of_the_joined_records() -> None:
+    tables, whole = merged()
+    whole["z"] = whole.z  # no relation: the coefficients are those of chance
+    given = {"kind": "linear", "of": ("x", "group", "y"), "target": "z"}
+    (answer,) = released(linked(given, **NEARLY_EXACT), tables).answers
+    found = answer.estimates["coefficients"]
+    assert found.labels == (("x", "group=b", "group=c", "y=true", "(constant)"),)
+    columns = [whole.x, whole.group == "b", whole.group == "c", whole.y, np.ones(len(whole))]
+    design = np.column_stack(columns).astype(float)
+    clear, left, *_ = np.linalg.lstsq(design, whole.z.to_numpy(), rcond=None)
+    assert np.abs(found.values - clear).max() < 0.05
+    # The textbook's standard errors, with hardly any noise.
+    errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * left[0] / (len(whole) - 5))
+    assert found.population is not None
+    half = (found.population[1] - found.population[0]) / 2
+    assert np.abs(half / (1.96 * errors) - 1).max() < 0.1
+
+
+def test_correlations_are_those_of_the_joined_records() -> None:
+    tables, whole = merged()
+    given = {"kind": "correlation", "of": ("x", "z", "y")}
+    (answer,) = released(linked(given, **NEARLY_EXACT), tables).answers
+    found = answer.estimates["correlations"]
+    clear = whole[["x", "z", "y"]].astype(float).corr().to_numpy()
+    assert np.abs(found.values - clear).max() < 0.01
+    assert found.population is not None
+    # Fisher's interval.
+    low = np.tanh(np.arctanh(clear[0, 1]) - 1.96 / np.sqrt(len(whole) - 3))
+    assert abs(found.population[0][0, 1] - low) < 0.01
+
+
+def test_a_logistic_model_takes_the_steps_of_the_clear_one() -> None:
+    tables, whole = merged()
+    given = {"kind": "logistic", "of": ("x", "z"), "target": "y", "steps": 6}
+    program = linked(given, **NEARLY_EXACT)
+    found = released(program, tables)
+    coefficients = found.answers[0].estimates["coefficients"]
+    scale = int(65536 / (4095 * 2**0.5)) * 4095 / 65536
+    boxed = np.column_stack([2 * whole.x - 1, (whole.z - 1) / 2]) * scale
+    design = np.column_stack([boxed, np.ones(len(whole))])
+    weights = np.zeros(3)
+    for _ in range(6):
+        left = 1 / (1 + np.exp(-design @ weights)) - whole.y
+        weights -= 8.0 / found.size.value * design.T @ left
+    slopes = weights[:2] * scale / [0.5, 2.0]
+    constant = weights[2] - slopes @ [0.5, 1.0]
+    assert np.abs(coefficients.values - [*slopes, constant]).max() < 0.1
+    assert np.isnan(coefficients.low).all()
+
+
+def test_k_means_takes_the_steps_of_the_clear_one() -> None:
+    tables, whole = merged()
+    given = {"kind": "kmeans", "of": ("x", "z"), "clusters": 3, "iterations": 3}
+    program = linked(given, **NEARLY_EXACT)
+    (answer,) = released(program, tables).answers
+    model = program._analyses[0].program(program.frame, program._budgets[0], 1, 9, 9)
+    centres = np.array(model.centres)
+    rows = np.column_stack([2 * whole.x - 1, (whole.z - 1) / 2]) * 4095 / 4096
+    for _ in range(3):
+        label = ((rows[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+        centres = np.array([rows[label == j].mean(axis=0) for j in range(3)])
+    clear = [0.5, 1.0] + centres * [0.5, 2.0]
+    assert np.abs(answer.estimates["centres"].values - clear).max() < 0.05
+
+
+@pytest.mark.parametrize("how", ["left", "outer"])
+def test_persons_of_one_owner_have_a_level_missing(how: str) -> None:
+    tables, whole = merged(overlap=0.4, how=how)
+    program = linked(
+        {"kind": "table", "of": ("group", "shop")},
+        {"kind": "table", "of": ("has_cards", "group")},
+        {"kind": "means", "number": "z", "by": "group"},
+        {"kind": "correlation", "of": ("x", "z")},
+        how=how,
+        **NEARLY_EXACT,
+    )
+    found = released(program, tables)
+    assert abs(found.size.value - len(whole)) < 9 * program.size_noise.sigma
+    first, second, means, correlation = found.answers
+    filled = whole.fillna({"group": "missing", "shop": "missing"})
+    for answer, columns in ((first, ["group", "shop"]),):
+        counts = answer.estimates["counts"]
+        for i, a in enumerate(counts.labels[0]):
+            for j, b in enumerate(counts.labels[1]):
+                clear = ((filled[columns[0]] == a) & (filled[columns[1]] == b)).sum()
+                assert abs(counts.values[i, j] - clear) < 1
+    has = second.estimates["counts"]
+    assert has.labels[0] == ("false", "true")
+    assert np.abs(has.values.sum(axis=1) - [whole.z.isna().sum(), whole.z.notna().sum()]).max() < 2
+    known = filled.dropna(subset=["z"]).groupby("group").z.mean()
+    labels = means.estimates["means"].labels[0]
+    values = dict(zip(labels, means.estimates["means"].values, strict=True))
+    assert all(abs(values[name] - known[name]) < 0.05 for name in known.index)
+    clear = whole[["x", "z"]].dropna().corr().iloc[0, 1]
+    assert abs(correlation.estimates["correlations"].values[0, 1] - clear) < 0.03
+
+
+def test_a_coefficient_in_strong_noise_is_not_known() -> None:
+    tables, _ = merged()
+    given = {"kind": "linear", "of": ("x", "group", "y"), "target": "z"}
+    (answer,) = released(linked(given, epsilon=0.2), tables).answers
+    found = answer.estimates["coefficients"]
+    assert np.isnan(found.values).all()
+    assert np.isnan(found.low).all()
+    assert answer.to_dict()["coefficients"]["value"] == [None] * 5

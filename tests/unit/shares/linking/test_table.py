@@ -1,0 +1,120 @@
+"""A linked question at a desk: the whole session in one process, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
+from cloister.privacy.accounting import epsilon
+from cloister.privacy.budget import Budget
+from cloister.privacy.ledger import Ledger
+from cloister.shares.linking import Column, LinkedTable, Side, Table
+from cloister.shares.mpc.parties import Account
+
+from .people import FIRST, PARTS, SECOND, frames, sides
+
+
+def question(**more: Any) -> LinkedTable:
+    own = sides(310, 300)
+    given: dict[str, Any] = {
+        "key": "national_id",
+        "parts": PARTS,
+        "sides": {"crm": own[0], "cards": own[1]},
+        "analyses": [Table(of=("group", "shop"))],
+        "epsilon": 1.0,
+        "keys_per_person": 1,
+    }
+    return LinkedTable(**{**given, **more})
+
+
+def tables(overlap: float = 0.5) -> dict[str, Any]:
+    return dict(zip(("crm", "cards"), frames(300, 290, overlap), strict=True))
+
+
+def test_a_desk_runs_the_session_of_all_parties(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.open_dataset("clients", cap=Budget(1.0, 1e-6), unit="national_id")
+    asked = question()
+    found = asked.run_here(tables(), {"crm": Account(ledger, "clients")})
+    # Six deviations of the noise of both servers: 2e-9.
+    noise = 2**0.5 * asked.program.size_noise.sigma
+    assert abs(found.size.value - 145) < 6 * noise
+    assert found.answers[0].estimates["counts"].values.shape == (3, 5)
+    assert found.size.low <= found.size.value <= found.size.high
+    # One session is one charge, of what was promised.
+    assert len(ledger.jobs("clients")) == 1
+    assert 0.999 < ledger.spent("clients") <= 1.0
+    with pytest.raises(BudgetExceeded):
+        asked.run_here(tables(), {"crm": Account(ledger, "clients")})
+    assert len(ledger.jobs("clients")) == 1
+
+
+def test_the_charge_is_the_budget_whatever_the_weights() -> None:
+    for weights in ((None, None), (0.3, 0.6), (0.01, None)):
+        analyses = [Table(of=("group",), weight=weights[0]), Table(of=("shop",), weight=weights[1])]
+        event = question(analyses=analyses).program.event()
+        price = epsilon(event, 1e-6)
+        assert price <= 1.0
+        assert price > (0.95 if weights[1] == 0.6 else 0.999)
+
+
+def test_few_matches_withhold_all_but_the_size() -> None:
+    found = question(least_matches=5_000).run_here(tables())
+    assert found.answers == ()
+    assert found.to_dict()["analyses"] == []
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "epsilon": {"epsilon": 0.0},
+    "keys_per_person": {"keys_per_person": 0},
+    "two or three": {"sides": {"crm": sides(10)[0]}},
+    "at most one": {"sides": {}},
+    "add up to at most 1": {"analyses": [Table(of=("group",), weight=0.99)]},
+    "must use columns": {"analyses": [Table(of=("income",))]},
+    "must have categories": {"analyses": [Table(of=("x",))]},
+    "one owner's": {"sides": {"a": sides(9)[0], "b": sides(9)[0]}},
+    "same columns": {"how": "union", "analyses": []},
+    "key columns": {"parts": (*PARTS, *PARTS)},
+}
+
+
+@pytest.mark.parametrize("why", [why for why in BAD if why != "at most one"])
+def test_what_does_not_fit_is_refused_in_a_sentence(why: str) -> None:
+    with pytest.raises(PlanError, match=why) as refused:
+        question(**BAD[why]).program  # noqa: B018
+    assert str(refused.value).count(". ") == 0
+
+
+def test_a_key_is_no_column_and_persons_fit_their_places() -> None:
+    with pytest.raises(PlanError, match="never a column"):
+        Side(rows=9, key=("x",), columns=FIRST)
+    small = {"crm": Side(rows=100, key=("id",), columns=FIRST), "cards": sides(9, 300)[1]}
+    with pytest.raises(DataError, match="more persons than the 100 places"):
+        question(sides=small).run_here(tables())
+    with pytest.raises(CloisterError):
+        question().run_here({"crm": tables()["crm"]})
+
+
+def test_rows_without_a_key_or_after_the_first_are_left_out() -> None:
+    first, _ = frames(50, 50, 1.0)
+    first["id"] = first["id"].astype(object)
+    first.iloc[3, 0] = None
+    first.iloc[4, 0] = "12a"
+    first.iloc[5, 0] = first.iloc[6, 0]
+    first.iloc[7, 2] = np.nan
+    ready = question().program.prepare("crm", first)
+    assert (ready.no_key, ready.repeated, ready.incomplete) == (2, 1, 1)
+    assert len(ready.keys) == 46
+    assert "46" not in repr(ready)
+
+
+def test_columns_are_rounded_to_levels_of_their_width() -> None:
+    column = Column(name="x", low=-1.0, high=1.0, bits=2)
+    assert column.levels(np.array([-5.0, -1.0, 0.3, 1.0, 9.0])).tolist() == [0, 0, 2, 3, 3]
+    assert Column(name="g", categories=tuple("abcde")).width == 3
+    assert sides(9)[0].fields[1].bit == 3
+    assert SECOND[1].top == 4095
