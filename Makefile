@@ -84,7 +84,7 @@ $(VENV)/bin/python:
 
 # Each installs what the one before it does, so that the package is compiled once.
 $(VENV)/.base: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --no-compile --editable . --editable lab
+	$(PIP) install --no-compile --editable '.[pictures]' --editable lab
 	touch $@
 
 $(VENV)/.dev: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python

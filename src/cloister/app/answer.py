@@ -68,7 +68,7 @@ def answer_of(shown: Presentation) -> Answer:
     values: dict[str, Any] = {"lines": shown.lines}
     tables = [one for one in shown.displays if isinstance(one, Table)]
     pictures = [one for one in shown.displays if not isinstance(one, Table)]
-    if pictures:
+    if pictures and plots.can_draw():
         picture = plots.draw(pictures[0], "answer")
         width = re.search(r"max-width:(\d+)px", picture)
         values |= {"picture": picture, "label": plots.alt_text(pictures[0])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from cloister.app.text import number
@@ -14,6 +15,7 @@ from cloister.core.display import Table
 
 _CLAIM, _SEEN, _ALARM = "#0072B2", "#000000", "#D55E00"
 _LEAST = 1e-4  # smallest delta on the axis; no audit of this size can show less
+_CAN_DRAW = find_spec("matplotlib") is not None
 _NAME, _COMMAND = "audit.md", "cloister audit"
 
 
@@ -35,7 +37,9 @@ def write_report(
         The finding that caught each mutant.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = [draw_audit(audit, folder / f"audit-{audit.method}.png") for audit in audits]
+    # Audits take minutes: a missing library for pictures must not lose their text.
+    drawn = audits if _CAN_DRAW else ()
+    pictures = [draw_audit(audit, folder / f"audit-{audit.method}.png") for audit in drawn]
     report = folder / _NAME
     report.write_text(markdown(audits, command, mutants), encoding="utf-8")
     return [report, *pictures]
@@ -127,7 +131,7 @@ def markdown(
             f"Claim: {claim}. {audit.details}.",
             "",
             *_rows(findings(audit)),
-            f"![claimed curve and lower bounds](audit-{audit.method}.png)",
+            f"![claimed curve and lower bounds](audit-{audit.method}.png)" * _CAN_DRAW,
             "",
         ]
     return "\n".join(lines)

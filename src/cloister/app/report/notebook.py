@@ -66,9 +66,6 @@ def release_frame(displays: Sequence[Display]) -> pd.DataFrame:
 
 def release_axes(displays: Sequence[Display], title: str | None = None) -> Axes:
     """Draw the display with a title, or the first picture, and return its axes."""
-    import matplotlib as mpl
-    from matplotlib import pyplot as plt
-
     pictures = {shown.title: shown for shown in displays if not isinstance(shown, Table)}
     chosen = next(iter(pictures), "") if title is None else title
     if chosen not in pictures:
@@ -78,6 +75,9 @@ def release_axes(displays: Sequence[Display], title: str | None = None) -> Axes:
             else "this release has no picture; to_frame has its numbers."
         )
     figure = plots.figure_of(pictures[chosen])
+    import matplotlib as mpl
+    from matplotlib import pyplot as plt
+
     figure.axes[0].set_title(chosen)
     if mpl.__version_info__ >= (3, 11):
         plt.figure(figure)  # a notebook shows figures of pyplot; older ones refuse another figure

@@ -149,6 +149,9 @@ def _contents(
     # All numbers come from the release and the plan, so that the report discloses nothing more.
     sights, sight_remarks = who_saw_what(plan, in_process=in_process)
     displays = [_shown(display, f"x{i}") for i, display in enumerate(shown.everything)]
+    has_pictures = any(not isinstance(display, Table) for display in shown.everything)
+    undrawn = (plots.NO_PICTURES,) if has_pictures and not plots.can_draw() else ()
+    remarks = (*shown.remarks, *undrawn)
     # A reader sees one picture of the answer before any table.
     first = next((one for one in displays if one.picture), None)
     cells = (cell_text(cell) for item in displays for row in item.table.rows for cell in row)
@@ -173,7 +176,7 @@ def _contents(
         answers=privacy_statement(release),
         sights=sights,
         sight_remarks=sight_remarks,
-        remarks=tuple(_capitalised(remark) for remark in shown.remarks),
+        remarks=tuple(_capitalised(remark) for remark in remarks),
         first=first,
         displays=tuple(one for one in displays if one is not first),
         cost=_cost(release),
@@ -239,7 +242,7 @@ def _cards(release: Release) -> Pairs:
 
 def _shown(display: Display, prefix: str) -> Shown:
     table = as_table(display)
-    if isinstance(display, Table):
+    if isinstance(display, Table) or not plots.can_draw():
         return Shown(table)
     note = display.note + (_INTERVALS if plots.has_intervals(display) else "")
     # The note is shown at the picture, so the table of its numbers has none.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from cloister.app.text import as_table, day
 from cloister.core.arrays import Floats
 from cloister.core.display import Bars, Curve, Graph, Heatmap, Scatter
+from cloister.core.errors import PlanError
 from cloister.core.html import clean
 
 if TYPE_CHECKING:
@@ -51,6 +53,14 @@ def has_intervals(display: Heatmap | Bars | Scatter | Curve | Graph) -> bool:
     )
 
 
+NO_PICTURES = "Pictures need matplotlib: pip install 'cloister[pictures]'."
+
+
+def can_draw() -> bool:
+    """Return True if matplotlib is installed; silos and coordinators need no picture."""
+    return find_spec("matplotlib") is not None
+
+
 def draw(display: Heatmap | Bars | Scatter | Curve | Graph, prefix: str) -> str:
     """Return a display as an ``<svg>`` element whose ids begin with `prefix`."""
     import matplotlib as mpl
@@ -61,7 +71,9 @@ def draw(display: Heatmap | Bars | Scatter | Curve | Graph, prefix: str) -> str:
 
 
 def figure_of(display: Heatmap | Bars | Scatter | Curve | Graph) -> Figure:
-    """Return a display as a figure of matplotlib."""
+    """Return a display as a figure of matplotlib, or raise PlanError without it."""
+    if not can_draw():
+        raise PlanError(NO_PICTURES)
     import matplotlib as mpl
 
     with mpl.rc_context(_STYLE):

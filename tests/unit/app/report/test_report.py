@@ -21,10 +21,13 @@ import pandas as pd
 import pytest
 
 from cloister import DPKMeans
+from cloister.app.answer import answer_of
 from cloister.app.job import run_job
 from cloister.app.present import present
 from cloister.app.question import facts_of
 from cloister.app.release import Release
+from cloister.app.report import plots
+from cloister.app.report.notebook import release_axes
 from cloister.app.report.page import _as_csv, render_markdown, render_report, write_report
 from cloister.app.text import (
     as_table,
@@ -50,6 +53,7 @@ from cloister.core.display import (
     bare,
 )
 from cloister.core.display import between as interval
+from cloister.core.errors import PlanError
 from cloister.core.html import clean
 from cloister.data import read_source
 from cloister.data.schema import Column, Schema, schema_of
@@ -182,6 +186,22 @@ def test_pictures_have_words_tables_have_captions_and_headings_go_down_in_steps(
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_without_matplotlib_tables_stand_for_pictures(
+    result: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots, "can_draw", lambda: False)
+    html = render_report(result)
+    assert not Page(html).all("svg")
+    assert "cloister[pictures]" in html
+    shown = present(result)
+    for display in shown.everything:
+        # Numbers that a picture would show, and its note, are not lost.
+        assert all(cell_text(cell) in unescape(html) for cell in as_table(display).rows[0])
+    assert not answer_of(shown).picture
+    with pytest.raises(PlanError, match="cloister"):
+        release_axes(shown.displays)
 
 
 def test_each_table_is_saved_whole_for_a_spreadsheet(result: Release, html: str) -> None:
