@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ _FLAGS = (
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _RUN = "import sys; from cloister.cli import main; sys.exit(main(sys.argv[1:]))"
 WIDE, PHONE = {"width": 1000, "height": 700}, {"width": 400, "height": 800}
+LOOKS = tuple(product((WIDE, PHONE), ("light", "dark")))
 
 
 @dataclass
@@ -64,14 +66,15 @@ class Visit:
         self.page.wait_for_selector(f"h1:has-text('{heading}')")
 
     def check(self, picture: str = "") -> None:
-        """Hold a page to the rules of all pages, wide and light, and on a phone in the dark."""
-        for scheme, size in (("light", WIDE), ("dark", PHONE)):
+        """Hold a page to the rules of all pages, wide and on a phone, light and dark."""
+        for size, scheme in LOOKS:
             self.page.set_viewport_size(size)
             self.page.emulate_media(color_scheme=scheme)
             found = axe.Axe().run(self.page)
             assert not found.violations_count, f"{size}, {scheme}: {found.generate_report()}"
             assert self.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), size
-            if picture and size is WIDE and (folder := os.environ.get("CLOISTER_SCREENSHOTS")):
+            drawn = picture and (size, scheme) == LOOKS[0]
+            if drawn and (folder := os.environ.get("CLOISTER_SCREENSHOTS")):
                 self._draw(Path(folder) / f"console-{picture}.png")
         assert not self.faults
 

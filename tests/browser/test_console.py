@@ -13,6 +13,8 @@ from tests.silo.test_commands import Home, home, keys
 
 from cloister.core.capability import QUESTIONS
 from cloister.data.samples import write_patients
+from cloister.federation.settings import SiloSettings, load_role
+from cloister.federation.silo.site import Site
 from cloister.protocol.lifecycle import SiloState
 
 from .conftest import Visit
@@ -198,12 +200,17 @@ def test_a_silo_decides_by_the_keyboard_alone(visit: Open, home: Home) -> None:
     for plan in (first, second):
         home.receive(plan)
     (home.folder / "audit.jsonl").write_text('{"event": "offered"}\n')
+    spend(home, home.plan())
     silo = visit("--config", home.config)
     silo.check("silo")
     silo.press_to(second.run_id[:12])
     silo.page.keyboard.press("Enter")
     silo.arrive(second.run_id[:12])
     silo.check("job")
+    silo.press_to("Read my file now")
+    silo.page.keyboard.press("Enter")
+    silo.page.wait_for_selector("text=rows used")
+    silo.check()
     silo.press_to("Decline")
     silo.page.keyboard.press("Enter")
     silo.page.wait_for_selector("text=because")
@@ -216,6 +223,18 @@ def test_a_silo_decides_by_the_keyboard_alone(visit: Open, home: Home) -> None:
     assert home.store.state(second.run_id) == SiloState.DECLINED
     silo.go("/audit")
     silo.check()
+    silo.go("/")
+    silo.page.click("summary")
+    silo.check()
+    assert silo.page.locator("details tbody tr").count() == 1
+
+
+def spend(home: Home, plan: Any) -> None:
+    """Reserve a job as the agent does, so that the budget has a history."""
+    ledger = Site.of(load_role(home.config, SiloSettings)).ledger()
+    dataset, study = ledger.datasets()[0], plan.study
+    ledger.reserve(dataset=dataset, study=study, job=plan.run_id, events=plan.events())
+    ledger.dispose()
 
 
 def test_a_new_job_is_seen_without_loading_the_page_again(visit: Open, home: Home) -> None:

@@ -52,7 +52,7 @@ from cloister.core.errors import (
     ProtocolError,
     TransportError,
 )
-from cloister.core.hooks import COMPUTE, Command, Hook
+from cloister.core.hooks import COMPUTE, LINK, Command, Hook
 
 GROUPS: dict[str, dict[str, str]] = {
     "begin": {
@@ -95,6 +95,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "jobs": "submit, list, show, approve, deny, withdraw and cancel federated jobs",
         "flare": "secure an NVIDIA FLARE site, and write jobs for one",
         "compute": "run one party of a computation on secret shares",
+        "link": "plan, check or run an analysis of persons whose columns are at several owners",
     },
     "laboratory": {
         "audit": "try to refute the privacy claim of a method, on generated records",
@@ -121,6 +122,7 @@ _PLACES: dict[str, Hook[Command]] = {
         for name in ("cluster", "classify", "regress", "rules", "evaluate", "outliers", "run")
     },
     "compute": COMPUTE,
+    "link": LINK,
 }
 """Places of commands that have no separate module in this package."""
 # Scripts distinguish errors by these codes.

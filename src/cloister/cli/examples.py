@@ -37,6 +37,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--out north-groups.csv",
     ),
     "compute": ("compute session.toml --as north --keys keys --data patients=north.csv",),
+    "link": (
+        "link plan session.toml --expected 30000",
+        "link check session.toml --as bank --settings silo.toml --data crm=crm.csv",
+        "link run session.toml --as bank --keys keys --settings silo.toml --data crm=crm.csv",
+    ),
     "check": ("check north.csv --schema patients.toml",),
     "schema": (
         "schema init north.csv --codebook codebook.csv --out patients.toml",

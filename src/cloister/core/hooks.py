@@ -70,6 +70,7 @@ class Hook(NamedTuple, Generic[T]):
 
 
 COMPUTE = Hook[Command]("cloister.shares.commands.compute")
+LINK = Hook[Command]("cloister.shares.commands.link")
 SCORER = Hook[Service]("cloister.shares.inference.service")
 MODEL_ENTRIES = Hook[ModelEntries]("cloister.shares.inference.linear:entries_of_file")
 SCORING_CLIENT = Hook[ScoringClient]("cloister.shares.inference.client:scores_of_file")

@@ -300,12 +300,16 @@ def read_words(path: str | os.PathLike[str], names: Sequence[str]) -> Iterator[t
         yield tuple("" if cell is None else str(cell) for cell in row)
 
 
-def read_cells(source: Any, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+def read_cells(
+    source: Any, names: Sequence[str], schema: Schema | None = None
+) -> Iterator[tuple[Any, ...]]:
     """Yield the cells of some columns of a table or file, row by row; for local use.
 
-    Cells of a text file are texts, also where all look like numbers.
+    Cells of a text file are texts, also where all look like numbers. The schema defines how the
+    file is written; it need not have these columns.
     """
-    table = open_source(source, names, None, frozenset(names))
+    dialect = Dialect() if schema is None else dialect_of(schema)
+    table = open_source(source, names, None, frozenset(names), dialect)
     for raw in table.chunks(default_rows(table.n_columns)):
         yield from zip(*(map(_cell, column) for column in raw.cells), strict=True)
 

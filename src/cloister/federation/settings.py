@@ -178,6 +178,9 @@ class PolicySettings(_Section):
     allow_breakdown: bool = False
     standing: bool = False
     secure_programs: tuple[str, ...] = Field(default=(), strict=False)
+    link_keys: tuple[str, ...] = Field(default=(), strict=False)
+    link_with: tuple[str, ...] = Field(default=(), strict=False)
+    link_columns: tuple[str, ...] = Field(default=(), strict=False)
     allow_exact_opening: bool = False
     max_labels_per_receiver: _Count = 1000
 

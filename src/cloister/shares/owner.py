@@ -9,6 +9,7 @@ from cloister.federation.settings import PolicySettings
 from cloister.federation.silo.policy import Policy, listed, refused_members
 from cloister.federation.silo.site import Site
 from cloister.privacy.accounting import epsilon
+from cloister.shares.linking.program import Linked
 from cloister.shares.mpc.parties import Account
 from cloister.shares.mpc.program import Program
 from cloister.shares.mpc.session import Session
@@ -45,6 +46,7 @@ def refusal(
         _receivers(session, rules),
         _others(session, silo, rules),
         policy.refused_study("default") if private else (),
+        _link(session, silo, schema, rules),
         _price(program, schema, rules) if private else (),
     )
     return next((reason for check in checks for reason in check), None)
@@ -83,6 +85,28 @@ def _others(session: Session, silo: str, rules: PolicySettings) -> Iterator[str]
         )
 
 
+def _link(
+    session: Session, silo: str, schema: Schema | None, rules: PolicySettings
+) -> Iterator[str]:
+    """Refuse a join by another key, with another owner or of other columns than the owner set."""
+    program = session.program
+    if not isinstance(program, Linked):
+        return
+    own = program.frame.sides[session.tables_of(silo)[0]]
+    others = set(session.owners.values()) - {silo}
+    columns = {column.name for column in own.columns}
+    for option, asked, allowed in (
+        ("link_keys", {program.key}, rules.link_keys),
+        ("link_with", others, rules.link_with),
+        ("link_columns", columns, rules.link_columns),
+    ):
+        if strange := sorted(asked - set(allowed)):
+            yield f"{strange[0]!r} is not among {option} here: {listed(allowed)}; add it there."
+    # The bound counts joined rows of a key, so the ledger must count the same.
+    if schema is None or schema.unit not in own.key:
+        yield f"a linked table is charged by its key: the schema must have unit {own.key[0]!r}."
+
+
 def _receivers(session: Session, rules: PolicySettings) -> Iterator[str]:
     # Results that leave the owners are a publication, which the policy has to allow.
     strange = [name for name in session.receivers if name not in session.owners.values()]
@@ -101,7 +125,9 @@ def _price(program: Program, schema: Schema | None, rules: PolicySettings) -> It
     if cap is None:
         yield "no epsilon is allowed for a job here; the owner must set max_epsilon_per_job."
         return
-    if schema.unit != "row":  # nothing here keeps to max_rows of a person
+    if schema.unit != "row" and not isinstance(
+        program, Linked
+    ):  # nothing here keeps to max_rows of a person
         yield f"a private opening on shares counts rows, but the unit here is {schema.unit!r}."
     cost = epsilon(event, rules.max_delta)
     # The negated form refuses a cost of NaN too.
@@ -112,7 +138,8 @@ def _price(program: Program, schema: Schema | None, rules: PolicySettings) -> It
         )
     for name, own in (
         ("max_rows", schema.max_rows or 1),
-        ("max_silos", schema.max_silos_per_person),
+        # A linked person is at all owners by intent, and its bound includes all of them.
+        ("max_silos", 1 if isinstance(program, Linked) else schema.max_silos_per_person),
     ):
         if (asked := getattr(program, name, 1)) != own:
             yield f"{name} of the program must be {own}, as in this schema, got {asked}."

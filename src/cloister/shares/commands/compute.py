@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cloister.federation.settings import SiloSettings
     from cloister.federation.transports.links import Carrier
     from cloister.hazmat.ring import Words
-    from cloister.shares.mpc.parties import Account
+    from cloister.shares.mpc.parties import Account, Tagged
     from cloister.shares.mpc.session import Session
 
 TRUST = "the dealer together with either server sees every table; wrong values are not detected."
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     # The owner's policy decides before a table is read.
     owner = settings if session.tables_of(args.name) else None
     account = _allowed(session, args.name, identity.fingerprint, owner) if owner else None
-    tables = _tables(session, args.name, args.data)
+    tables = tables_of(session, args.name, args.data, owner)
     _show(session, args.name, out)
     # Charged before a share leaves, so that a crash cannot forget a label.
     if owner is not None:
@@ -92,7 +92,9 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         listen=args.listen,
         relay=_relay(session, keys, settings.proxy if settings else None, args.timeout),
     )
-    done = take_part(session, args.name, links, args.keys, tables=tables, account=account)
+    done = take_part(
+        session, args.name, links, args.keys, tables=tables, account=account, identity=identity
+    )
     document: dict[str, Any] = {
         "session": session.id,
         "digest": session.digest(),
@@ -105,8 +107,14 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if done.cost is not None:
         document |= {"rounds": done.cost.rounds, "bytes_sent": done.cost.bytes_sent}
     if done.results:
-        document["results"] = {what: values.tolist() for what, values in done.results.items()}
-        for what, values in done.results.items():
+        # Of a program that estimates from its words; others return numbers.
+        found = getattr(session.program, "found", None)
+        document["results"] = (
+            found(done.results).to_dict()
+            if found
+            else {what: values.tolist() for what, values in done.results.items()}
+        )
+        for what, values in {} if found else done.results.items():
             # Eight values give an idea of a result; the file has all of them.
             shown = ", ".join(f"{value:g}" for value in values.ravel()[:8].tolist())
             out.say(f"{what:<8} {shown}" + (", ..." if values.size > 8 else ""))
@@ -162,7 +170,7 @@ def _allowed(
 
 
 def _count_labels(
-    session: Session, name: str, settings: SiloSettings, tables: Mapping[str, Words]
+    session: Session, name: str, settings: SiloSettings, tables: Mapping[str, Words | Tagged]
 ) -> None:
     """Charge the labels that other receivers learn of this owner's tables, before a share leaves.
 
@@ -174,15 +182,19 @@ def _count_labels(
 
     limit = QueryLimit(settings.policy.max_labels_per_receiver, settings.labels)
     # The content names the tables, so that a second session with them has no new limit.
-    about = hashlib.sha256(b"".join(words.tobytes() for words in tables.values())).hexdigest()
+    whole = b"".join(words.tobytes() for words in tables.values() if hasattr(words, "tobytes"))
+    about = hashlib.sha256(whole).hexdigest()
     labels = sum(prod(shape) for shape in session.program.results().values())
     for receiver in session.receivers:
         if receiver != name:
             limit.charge(session.parties[receiver].fingerprint, about, labels)
 
 
-def _tables(session: Session, name: str, pairs: list[str]) -> dict[str, Words]:
+def tables_of(
+    session: Session, name: str, pairs: list[str], settings: SiloSettings | None
+) -> dict[str, Words | Tagged]:
     """Read a file for each of a party's tables, in their order."""
+    from cloister.data.schema import Schema
     from cloister.shares.mpc.parties import words_of
 
     own, shapes = session.tables_of(name), session.program.tables()
@@ -191,6 +203,10 @@ def _tables(session: Session, name: str, pairs: list[str]) -> dict[str, Words]:
     if set(given) != set(own) or len(given) != len(pairs) or not all(given.values()):
         wanted = " ".join(f"--data {table}=FILE" for table in own) or "no --data"
         raise PlanError(f"data must be given once for each table of this party: {wanted}.")
+    # A program that joins tables by their keys reads them by the owner's schema.
+    if own and settings and (prepare := getattr(session.program, "prepare", None)):
+        schema = Schema.load(settings.schema_file)
+        return {table: prepare(table, Path(given[table]), schema) for table in own}
     return {
         table: words_of(session.program, table, _read(Path(given[table]), len(shapes[table])))
         for table in own

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from cloister.core.declared import Length, Whole, declared
 from cloister.hazmat.ring import Words
 from cloister.shares.inference.shared import NetworkScoring
+from cloister.shares.linking.program import Linked
 from cloister.shares.mpc import Server
 from cloister.shares.mpc.material import Shape
 from cloister.shares.mpc.program import Names, Opening, Program
@@ -44,6 +45,14 @@ class Sum(Program):
 
 
 _TRAININGS = (LogisticOnShares, KMeansOnShares, NetworkOnShares)
-_ALL: tuple[type[Program], ...] = (Sum, NetworkScoring, Vote, NoisyVote, Score, *_TRAININGS)
+_ALL: tuple[type[Program], ...] = (
+    Sum,
+    NetworkScoring,
+    Vote,
+    NoisyVote,
+    Score,
+    Linked,
+    *_TRAININGS,
+)
 # A session names a program by word, so that no party executes code of another.
 PROGRAMS: Mapping[str, type[Program]] = {program.name: program for program in _ALL}

@@ -209,7 +209,7 @@ def prepare(
         If the schema has other bounds or categories than the session.
     """
     values = _values(side, source, schema)
-    cells = list(zip(*read_cells(source, side.key), strict=True))
+    cells = list(zip(*read_cells(source, side.key, schema), strict=True))
     keys = keys_of(cells or [()] * len(side.key), parts)
     complete = np.asarray(np.isfinite(values).all(axis=1))
     first: dict[tuple[str, ...], int] = {}
@@ -230,13 +230,14 @@ def prepare(
 def _values(side: Side, source: Any, schema: Schema | None) -> Floats:
     """Return numbers and codes of all rows, NaN where a row is left out."""
     if not side.columns:
-        return np.zeros((sum(1 for _ in read_cells(source, side.key)), 0))
+        return np.zeros((sum(1 for _ in read_cells(source, side.key, schema)), 0))
     if schema is None:
         columns: Any = tuple(column.schema() for column in side.columns)
         schema = Schema(dataset="linked", unit="row", columns=columns)
     else:
         schema = _checked(side, schema)
-    return read_rows(source, schema)
+    order = [schema.names.index(column.name) for column in side.columns]
+    return read_rows(source, schema)[:, order]
 
 
 def _checked(side: Side, schema: Schema) -> Schema:
@@ -254,5 +255,4 @@ def _checked(side: Side, schema: Schema) -> Schema:
                 f"column {column.name!r} of the session must have the bounds or categories of this "
                 "schema; correct one of them."
             )
-    chosen = tuple(known[column.name] for column in side.columns)
-    return Schema(dataset=schema.dataset, unit="row", columns=chosen)
+    return schema.select([column.name for column in side.columns])

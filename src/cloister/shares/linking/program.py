@@ -101,8 +101,8 @@ class Linked(Program):
             raise PlanError("tables must be smaller: their joined rows do not fit one message.")
         # All that could stop a run is refused now, before a ledger is charged.
         self.results()
+        self.event()
         for one, budget in zip(self._analyses, self._budgets, strict=True):
-            one.noise(self.frame, budget, self.keys_per_person)
             if isinstance(one, Descent):
                 for rows in (self.least_matches, self._most_slots):
                     size = self._nominal(rows)
@@ -155,18 +155,18 @@ class Linked(Program):
         """Return the public number of persons by which a descent divides."""
         return min(max(size, self.least_matches), self._most_slots)
 
-    @property
-    def max_rows(self) -> int:
-        """Largest number of joined rows of one person, for owners' policies."""
-        return self.keys_per_person
-
     def event(self) -> Event:
         """Return the charge of the whole run: one server's noise in every opening."""
-        analyses = (
-            one.noise(self.frame, budget, self.keys_per_person).event()
-            for one, budget in zip(self._analyses, self._budgets, strict=True)
+        return ComposedEvent(
+            (self.size_noise.event(), *(noise.event() for _, noise in self.noises()))
         )
-        return ComposedEvent((self.size_noise.event(), *analyses))
+
+    def noises(self) -> list[tuple[Analysis, NoiseOnShares]]:
+        """Return each analysis with the noise of a server in each of its openings."""
+        return [
+            (one, one.noise(self.frame, budget, self.keys_per_person))
+            for one, budget in zip(self._analyses, self._budgets, strict=True)
+        ]
 
     def tables(self) -> Mapping[str, Shape]:
         """Return the shape of each upload: tags, then words of packed bits."""

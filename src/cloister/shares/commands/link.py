@@ -1,0 +1,131 @@
+"""``cloister link``: plan, check and run an analysis of persons of several owners."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloister.core.errors import PlanError
+from cloister.shares.commands import compute
+from cloister.shares.commands.compute import Output
+
+if TYPE_CHECKING:
+    from cloister.shares.linking.program import Linked
+    from cloister.shares.mpc.session import Session
+
+_LOCAL = "exact counts, for the owner of the file alone"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the actions and their options."""
+    parsers = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def action(name: str, summary: str, run: Any) -> argparse.ArgumentParser:
+        text = f"{summary[0].upper()}{summary[1:]}."
+        found = parsers.add_parser(name, help=summary, description=text)
+        found.set_defaults(run=run)
+        return found
+
+    plan = action("plan", "show cost, noise, traffic and trust of a session, from its file", _plan)
+    plan.add_argument("session", type=Path, metavar="SESSION", help="TOML or JSON")
+    guess = "public guess of the number of linked persons, for warnings"
+    plan.add_argument("--expected", type=int, default=0, metavar="N", help=guess)
+    check = action(
+        "check", "count the rows that an owner's file gives, for the owner alone", _check
+    )
+    check.add_argument("session", type=Path, metavar="SESSION", help="TOML or JSON")
+    check.add_argument("--as", dest="name", required=True, metavar="NAME", help="this party")
+    settings = "silo.toml of the owner, with its schema and policy"
+    check.add_argument("--settings", type=Path, required=True, metavar="FILE", help=settings)
+    check.add_argument(
+        "--data", action="append", default=[], metavar="TABLE=FILE", help="its table"
+    )
+    compute.add_arguments(action("run", "take part in a session of linked tables", _run))
+
+
+def _load(path: Path) -> tuple[Session, Linked]:
+    from cloister.shares.inference.programs import PROGRAMS
+    from cloister.shares.linking.program import Linked
+    from cloister.shares.mpc.session import Session
+
+    session = Session.load(path, PROGRAMS)
+    if not isinstance(session.program, Linked):
+        raise PlanError(
+            f"the session must be of program 'linked', got {session.program.name!r}; use "
+            "cloister compute."
+        )
+    return session, session.program
+
+
+def _plan(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
+    """Show what a session would do; no record is read."""
+    from cloister.shares.linking.plan import approval, precision, traffic, warnings_for
+
+    session, program = _load(args.session)
+    sent, errors = traffic(program), list(precision(program))
+    texts = {owner: approval(session, owner) for owner in dict.fromkeys(session.owners.values())}
+    out.pairs(
+        ("session", session.id),
+        ("digest", f"{session.digest()}  compare it with the other parties"),
+        ("uploads", f"{sent.uploads / 1e6:.3g} MB"),
+        ("join", f"about {sent.each_way / 1e6:.3g} MB each way, {sent.rounds} rounds"),
+        *(("answers", text) for text in errors),
+        *((f"approval {owner}", text) for owner, text in texts.items()),
+    )
+    warnings = list(warnings_for(program, args.expected)) if args.expected else []
+    for text in warnings:
+        out.warn(text)
+    return {
+        "session": session.id,
+        "digest": session.digest(),
+        **sent._asdict(),
+        "answers": errors,
+        "approval": texts,
+        "doubts": warnings,
+    }
+
+
+def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
+    """Read an owner's file as a run would; nothing is sent."""
+    from cloister.federation.settings import SiloSettings, load_role
+    from cloister.shares.linking.columns import Prepared
+
+    session, _ = _load(args.session)
+    if not session.tables_of(args.name):
+        raise PlanError(f"--as must be one of {', '.join(session.owners.values())}.")
+    settings = load_role(args.settings, SiloSettings)
+    document: dict[str, Any] = {"note": _LOCAL}
+    for table, ready in compute.tables_of(session, args.name, args.data, settings).items():
+        assert isinstance(ready, Prepared)
+        counts = {
+            "persons": len(ready.keys),
+            "places": ready.side.rows,
+            "no_key": ready.no_key,
+            "repeated": ready.repeated,
+            "incomplete": ready.incomplete,
+        }
+        out.pairs(*((f"{table} {name}", str(count)) for name, count in counts.items()))
+        document[table] = counts
+    out.say(f"note     {_LOCAL}")
+    return document
+
+
+def _run(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
+    """Take part in a session, after the text that its owner approves by policy."""
+    from cloister.shares.linking.plan import approval
+
+    session, _ = _load(args.session)
+    if args.name in session.owners.values():
+        out.say(approval(session, args.name))
+    document = compute.run(args, out)
+    results = document.get("results")
+    if results:
+        value, low, high = results["size"]
+        out.say(f"persons  {value:g} [{low:.0f}, {high:.0f}]")
+        for one in results["analyses"]:
+            out.say(f"answer   {one['kind']}")
+        if not results["analyses"]:
+            out.say("answers  withheld: the released number is below least_matches")
+    return document

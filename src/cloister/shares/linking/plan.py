@@ -1,0 +1,97 @@
+"""What a linked session costs, sends and shows, before it runs: from public numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import log2, sqrt
+from typing import NamedTuple
+
+from cloister.protocol.task import INTERVAL_95
+from cloister.shares.linking.analyses import Descent, Table
+from cloister.shares.linking.program import Linked
+from cloister.shares.linking.shrink import most_dummies
+from cloister.shares.mpc.session import Session
+
+_LEAST_OF_MODEL = 1000  # epsilon times persons; below, a logistic model lost 0.025 of its AUC
+_LEAST_OF_CELL = 50
+
+
+class Traffic(NamedTuple):
+    """Bytes of the join: uploads, each way between the servers, and its rounds."""
+
+    uploads: int
+    each_way: int
+    rounds: int
+
+
+def traffic(program: Linked) -> Traffic:
+    """Return an estimate of the traffic up to the released size, about 10 % too high."""
+    shapes = list(program.tables().values())
+    uploads = sum(8 * rows * words for rows, words in shapes)
+    width, done, exchanges, rounds = max(words for _, words in shapes), 0, 0.0, 0
+    for rows, _ in shapes:
+        if done:
+            # Half of the rows are compared with the other half in each stage.
+            stages = max(done, rows - 1).bit_length() + 1
+            exchanges += (done + rows) / 2 * stages
+            rounds += 8 * stages
+        done += rows
+        rounds += 8 + round(log2(rows))  # the check of order
+    part = sum(words - 1 for _, words in shapes)
+    kept = done + 2 * most_dummies(program.size_noise.sigma)
+    each = exchanges * (46 + 8 * width) + done * (46 + 20 + 8 * part) + kept * 8 * (1 + part)
+    return Traffic(uploads, round(each), rounds + 7 + 2 * len(shapes) + 5)
+
+
+def precision(program: Linked) -> Iterator[str]:
+    """Yield the 95 % error of the size and of counts, from the noise of both servers."""
+    z = INTERVAL_95["gaussian"] * sqrt(2)
+    yield f"number of persons: error about +-{z * program.size_noise.sigma:.0f}"
+    for one, noise in program.noises():
+        names = ", ".join(one.names())
+        step = f"; a count about +-{z * noise.sigma / 2**10:.0f}" if isinstance(one, Table) else ""
+        yield f"{one.kind} of {names}: {noise.rounds} openings{step}"
+
+
+def warnings_for(program: Linked, expected: int) -> Iterator[str]:
+    """Yield reasons why noise may hide the answers, for a public guess of the number of persons."""
+    strength = program.epsilon * expected
+    for one, _ in program.noises():
+        cells = 1
+        if isinstance(one, Table):
+            for size in one.shape(program.frame):
+                cells *= size
+        if isinstance(one, Table) and strength < _LEAST_OF_CELL * cells:
+            yield f"{one.kind} of {', '.join(one.names())} has more cells than such noise allows."
+        if isinstance(one, Descent) and strength < _LEAST_OF_MODEL:
+            yield f"{one.kind} needs epsilon times persons of at least {_LEAST_OF_MODEL}."
+
+
+def approval(session: Session, name: str) -> str:
+    """Return the text that an owner approves, in sentences."""
+    program = session.program
+    assert isinstance(program, Linked)
+    (own,) = session.tables_of(name)
+    partners = {table: owner for table, owner in session.owners.items() if table != own}
+    others = " and of ".join(f"{table} at {owner}" for table, owner in partners.items())
+    columns = ", ".join(column.name for column in program.frame.sides[own].columns) or "no column"
+    kinds = ", ".join(f"{one.kind} of {', '.join(one.names())}" for one, _ in program.noises())
+    first, second = session.servers
+    third = sorted(set(session.owners.values()) - set(session.servers))
+    lone = third[0] if len(session.owners) == 3 and len(third) == 1 else None
+    sentences = (
+        f"Persons of {own} are linked with persons of {others} by {program.key}.",
+        f"Of {own}, these columns are used: {columns}.",
+        "Nobody learns who is in more than one table.",
+        f"{', '.join(session.receivers)} receive the number of linked persons"
+        + (f", and {kinds}, all with noise." if kinds else ", with noise."),
+        f"It costs epsilon {program.epsilon:g}, delta {program.delta:g} of your ledger for every "
+        f"person of {own}; a repetition costs as much again.",
+        f"Servers are {first} and {second}, dealer is {session.dealer}.",
+        f"{session.dealer} together with {first} or with {second} could see all rows of all "
+        "tables; so could both servers together.",
+        f"{lone} is the only owner that is no server: the other two could see its rows."
+        if lone
+        else "",
+    )
+    return " ".join(sentence for sentence in sentences if sentence)

@@ -1,0 +1,207 @@
+"""``cloister link``: plan, check, and a session of three processes from files to answers."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cloister.cli import main
+from cloister.federation.pki import KeyFolder, local_federation
+
+NAMES = ("registry", "bank", "retailer")
+OPTIONS: dict[str, Any] = {
+    "key": "national_id",
+    "parts": [{"rule": "digits", "width": 11}],
+    "sides": {
+        "crm": {
+            "rows": 400,
+            "key": ["nid"],
+            "columns": [{"name": "segment", "categories": ["gold", "plain"]}],
+        },
+        "cards": {
+            "rows": 300,
+            "key": ["nid"],
+            "columns": [
+                {"name": "spent", "low": 0.0, "high": 100.0},
+                {"name": "default", "categories": ["false", "true"]},
+            ],
+        },
+    },
+    "analyses": [
+        {"kind": "table", "of": ["segment", "default"], "weight": 0.5},
+        {"kind": "means", "number": "spent", "by": "segment"},
+    ],
+    "epsilon": 5.0,
+    "keys_per_person": 1,
+    "least_matches": 20,
+}
+SCHEMAS = {
+    "bank": '[[columns]]\nname = "segment"\ntype = "category"\ncategories = ["gold", "plain"]\n',
+    "retailer": (
+        '[[columns]]\nname = "spent"\ntype = "number"\nmin = 0\nmax = 100\n'
+        '[[columns]]\nname = "default"\ntype = "boolean"\n'
+    ),
+}
+POLICY = 'secure_programs = ["linked"]\nmax_epsilon_per_job = 5.5\nlink_keys = ["national_id"]\n'
+RULES = {
+    "bank": POLICY + 'link_with = ["retailer"]\nlink_columns = ["segment"]',
+    "retailer": POLICY + 'link_with = ["bank"]\nlink_columns = ["spent", "default"]',
+}
+DATA = {"bank": "crm=crm.csv", "retailer": "cards=cards.csv"}
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    return local_federation(tmp_path_factory.mktemp("link"), NAMES)
+
+
+@pytest.fixture
+def folder(keys: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the session, and with data and settings of both owners."""
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as a, socket.create_server(("127.0.0.1", 0)) as b:
+        ports = {"bank": a.getsockname()[1], "retailer": b.getsockname()[1]}
+    pins = {name: KeyFolder(keys[name]).identity().fingerprint for name in NAMES}
+    parties = {
+        name: {"fingerprint": pin}
+        | ({"address": f"127.0.0.1:{ports[name]}"} if name in ports else {})
+        for name, pin in pins.items()
+    }
+    document = {
+        "id": np.random.default_rng().bytes(16).hex(),
+        "program": "linked",
+        "options": OPTIONS,
+        "dealer": "registry",
+        "servers": ["bank", "retailer"],
+        "owners": {"crm": "bank", "cards": "retailer"},
+        "receivers": ["bank", "retailer"],
+        "parties": parties,
+    }
+    (tmp_path / "session.json").write_text(json.dumps(document))
+    peers = "\n".join(f'"{name}" = "{pin}"' for name, pin in pins.items())
+    for name, rules in RULES.items():
+        (tmp_path / f"{name}.toml").write_text(
+            f'role = "silo"\nname = "{name}"\ncoordinator = "https://localhost:8443"\n'
+            f'keys = "{keys[name]}"\ncap_epsilon = 6.0\nschema_file = "{name}.schema.toml"\n'
+            f'ledger = "{name}.db"\n[data]\nfile = "{DATA[name].split("=")[1]}"\n'
+            f"[policy]\n{rules}\n[peers]\n{peers}\n"
+        )
+        head = f'dataset = "{name}"\nunit = "nid"\nmax_rows = 1\n'
+        (tmp_path / f"{name}.schema.toml").write_text(head + SCHEMAS[name])
+    draw = np.random.default_rng(0)
+    ids = draw.choice(10**9, 500, replace=False)
+    crm = pd.DataFrame({"nid": ids[:380], "segment": draw.choice(["gold", "plain"], 380)})
+    cards = pd.DataFrame({"nid": ids[200:490], "spent": draw.uniform(0, 100, 290)})
+    cards["default"] = draw.random(290) < 0.3
+    cards["nid"] = [f"{nid:011d}" for nid in cards.nid]
+    crm.to_csv("crm.csv", index=False)
+    cards.to_csv("cards.csv", index=False)
+    return tmp_path
+
+
+def command(keys: Mapping[str, Path], name: str) -> list[str]:
+    own = []
+    if name in DATA:
+        own = ["--settings", f"{name}.toml", "--data", DATA[name], "--out", f"{name}.json"]
+    return ["link", "run", "session.json", "--as", name, "--keys", str(keys[name]), *own, "--json"]
+
+
+def test_three_processes_answer_from_two_files(keys: Mapping[str, Path], folder: Path) -> None:
+    """Each owner is a server; 180 persons are in both, six deviations of the noise are 1e-9."""
+    running = {
+        name: subprocess.Popen(
+            [sys.executable, "-m", "cloister", *command(keys, name)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in NAMES
+    }
+    said = {name: process.communicate(timeout=120) for name, process in running.items()}
+    for name, process in running.items():
+        assert process.returncode == 0, said[name]
+    found = [json.loads((folder / f"{name}.json").read_text()) for name in DATA]
+    assert found[0]["results"] == found[1]["results"]
+    assert found[0]["private"] is True
+    value, low, high = found[0]["results"]["size"]
+    assert abs(value - 180) < 6 * (high - low) / 2 / 1.96
+    table, means = found[0]["results"]["analyses"]
+    assert table["counts"]["labels"] == [["gold", "plain"], ["false", "true"]]
+    assert np.abs(np.sum(table["counts"]["value"]) - 180) < 60
+    assert all(0 < mean < 100 for mean in np.ravel(means["means"]["value"]))
+    assert "results" not in json.loads(said["registry"][0])
+    # The session is used up, and both ledgers have one charge.
+    assert main(command(keys, "bank")) == 3
+    for name in DATA:
+        assert main(["budget", "show", f"{name}.db"]) == 0
+
+
+def test_a_plan_says_who_sees_what_and_what_it_costs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["link", "plan", "session.json", "--expected", "30", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    text = plan["approval"]["bank"]
+    for words in (
+        "cards at retailer by national_id",
+        "Nobody learns who is in more than one table",
+        "epsilon 5, delta 1e-06 of your ledger",
+        "registry together with bank or with retailer could see all rows",
+    ):
+        assert words in text
+    assert plan["uploads"] == 8 * (400 * 2 + 300 * 2)
+    assert "more cells than such noise allows" in plan["doubts"][0]
+
+
+def test_an_owner_checks_its_file_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Path("crm.csv").open("a") as file:
+        file.write("12,gold\n0000000012,plain\n,gold\n")
+    asked = ["link", "check", "session.json", "--as", "bank", "--settings", "bank.toml"]
+    assert main([*asked, "--data", "crm=crm.csv", "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)["crm"]
+    assert counts == {"persons": 381, "places": 400, "no_key": 1, "repeated": 1, "incomplete": 0}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('link_keys = ["national_id"]', "", "'national_id' is not among link_keys here"),
+        ('link_with = ["retailer"]', "", "'retailer' is not among link_with here"),
+        ('link_columns = ["segment"]', "", "'segment' is not among link_columns here"),
+        ('secure_programs = ["linked"]', "", "not among those allowed here"),
+        ("max_epsilon_per_job = 5.5", "max_epsilon_per_job = 4.0", "epsilon must be at most 4"),
+    ],
+)
+def test_a_session_beyond_an_owners_rules_is_refused_before_anything_is_sent(
+    keys: Mapping[str, Path],
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    old: str,
+    new: str,
+    why: str,
+) -> None:
+    file = folder / "bank.toml"
+    file.write_text(file.read_text().replace(old, new))
+    assert main(command(keys, "bank")) == 3
+    said = capsys.readouterr()
+    assert why in said.err + said.out
+    assert not (folder / "bank.db").exists()
+
+
+def test_the_unit_of_the_ledger_must_be_the_key(
+    keys: Mapping[str, Path], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = folder / "bank.schema.toml"
+    file.write_text(file.read_text().replace('unit = "nid"\nmax_rows = 1', 'unit = "row"'))
+    assert main(command(keys, "bank")) == 3
+    said = capsys.readouterr()
+    assert "the schema must have unit 'nid'" in said.err + said.out
