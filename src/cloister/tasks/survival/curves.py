@@ -27,7 +27,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cloister.core.arrays import Floats, Integers
+from cloister.core.arrays import Flags, Floats, Integers
 from cloister.core.display import Estimate
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import fieller
@@ -43,6 +43,8 @@ _LEAST_HAZARD, _MOST_HAZARD = -0.5, 0.95  # of one cell, so that log(1 - hazard)
 _PLACES = 120  # at which the variance is computed; it is interpolated between them
 _Z = INTERVAL_95["gaussian"]
 _TINY = 1e-12
+_FOLLOWED = 4.0  # deviations of its noise that the follow-up time of a rate must exceed
+_FAR = 2.5  # deviations of noise to its least time: those that are used are rather too long
 
 
 @dataclass(frozen=True)
@@ -337,6 +339,9 @@ class _Followed:
 def rates(exits: Floats, noise: float, times: Floats) -> tuple[Estimate, Estimate]:
     """Return events per unit of time of each group, and their ratios to the first group.
 
+    They are not a number, with intervals of all that is possible, where the time is within its
+    noise.
+
     Parameters
     ----------
     exits : ndarray of shape (groups, 2, cells + 1)
@@ -347,10 +352,16 @@ def rates(exits: Floats, noise: float, times: Floats) -> tuple[Estimate, Estimat
     events, time = (np.array([getattr(g, name) for g in groups]) for name in ("events", "time"))
     of_noise = np.array([group.noise for group in groups]).T
     of_both = of_noise + np.array([group.sampling for group in groups]).T
-    noisy, wide = (fieller(events, time, *v, box=(0.0, np.inf)) for v in (of_noise, of_both))
-    # At least one record over the whole horizon, since noise may leave less.
-    value = np.maximum(events, 0) / np.maximum(time, times[-1])
-    estimate = Estimate(value, *noisy, population=wide)
+
+    def ends(variances: Floats) -> tuple[Floats, Floats]:
+        more = variances + np.outer([0.0, (_FAR / _Z) ** 2 - 1, 0.0], of_noise[1])
+        low, _ = fieller(events, time, *variances, box=(0.0, np.inf))
+        return low, fieller(events, time, *more, box=(0.0, np.inf))[1]
+
+    # Over a time within its noise, a rate of any size would be possible.
+    known = time > np.maximum(_FOLLOWED * np.sqrt(of_noise[1]), _TINY)
+    value = np.where(known, np.maximum(events, 0) / np.where(known, time, 1.0), np.nan)
+    estimate = _where(known, Estimate(value, *ends(of_noise), population=ends(of_both)))
     # A ratio of rates is events x time over time x events, the products of an odds ratio.
     numbers = np.stack([events, time], axis=-1)
     pairs = np.stack([numbers[1:], np.broadcast_to(numbers[0], numbers[1:].shape)], axis=1)
@@ -362,7 +373,18 @@ def rates(exits: Floats, noise: float, times: Floats) -> tuple[Estimate, Estimat
         return odds_ratio(pairs, deviations, 0.0, np.stack([variances[2, 1:], first], axis=-1))[0]
 
     narrow, whole = ratios(of_noise), ratios(of_both)
-    return estimate, replace(narrow, population=(whole.low, whole.high))
+    both = replace(narrow, population=(whole.low, whole.high))
+    return estimate, _where(known[1:] & known[0], both)
+
+
+def _where(known: Flags, estimate: Estimate) -> Estimate:
+    """Return an estimate that is not known elsewhere: any number of at least 0 is possible."""
+
+    def ends(low: Floats, high: Floats) -> tuple[Floats, Floats]:
+        return np.where(known, low, 0.0), np.where(known, high, np.inf)
+
+    found = Estimate(np.where(known, estimate.values, np.nan), *ends(estimate.low, estimate.high))
+    return replace(found, population=ends(*(estimate.population or (found.low, found.high))))
 
 
 @dataclass(frozen=True)

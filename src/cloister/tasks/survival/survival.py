@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 _CLEAR_CURVE = 0.25  # largest half-width of a curve in its middle without a warning
 _EVERYBODY = "all records"
 _ENDED, _UNTESTABLE = "the curve ends before this time", "too few records at risk"
+_BRIEF = "too little follow-up for the noise"
 _MOST_STATED = 20  # times of the table of shares
 _FADING, _NOT_CENSORED = 0.65, (0.5, 0.1, 0.02)  # of forecasts: a curve, and shares of the records
 _DRAWN = 240  # most places of a picture of curves
@@ -294,7 +295,8 @@ class Survival(Gaussian):
             event up to it, of shape (groups, times). ``median``
             is the first time after which half had the event, infinite if that is not reached.
             ``rate`` is the number of events per unit of time, and ``rate_ratio`` that of each group
-            over the first. With groups there are ``log_rank``, ``log_rank_p`` (both NaN if not
+            over the first; they are not a number over too little follow-up for the noise. With
+            groups there are ``log_rank``, ``log_rank_p`` (both NaN if not
             testable) and ``log_rank_until``, the last time of the test. Curves, means, medians,
             rates and ratios have both intervals.
         """
@@ -332,9 +334,12 @@ class Survival(Gaussian):
         return results
 
     def reasons(self, results: Results) -> dict[str, str]:
-        """Return why shares, means and the test are not known."""
-        ended = dict.fromkeys(("survival", "stated_survival", "restricted_mean"), _ENDED)
-        return ended | dict.fromkeys(("log_rank", "log_rank_p"), _UNTESTABLE)
+        """Return why shares, means, rates and the test are not known."""
+        return {
+            **dict.fromkeys(("survival", "stated_survival", "restricted_mean"), _ENDED),
+            **dict.fromkeys(("rate", "rate_ratio"), _BRIEF),
+            **dict.fromkeys(("log_rank", "log_rank_p"), _UNTESTABLE),
+        }
 
     def summary(
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
@@ -396,8 +401,8 @@ class Survival(Gaussian):
                 name,
                 around(results["records"][g], margin, normal=True),
                 number_of(results, "median", g),
-                number_of(results, "rate", g),
-                number_of(results, "rate_ratio", g - 1) if g else "1",
+                _or_unknown(number_of(results, "rate", g)),
+                _or_unknown(number_of(results, "rate_ratio", g - 1)) if g else "1",
             )
             for g, name in enumerate(self.groups)
         ]
@@ -409,7 +414,10 @@ class Survival(Gaussian):
             f"{event} per unit of {time}",
             "ratio of these",
         )
-        note = f"{WITH_POPULATION} A median of ∞ is not reached before the curve ends."
+        note = (
+            f"{WITH_POPULATION} A median of ∞ is not reached before the curve ends. {NOT_KNOWN}: "
+            f"{_BRIEF}."
+        )
         return Table("Groups", headings[:last], tuple(row[:last] for row in rows), note)
 
     def _stated_table(self, results: Results, time: str, event: str) -> Table:

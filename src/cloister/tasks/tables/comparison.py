@@ -34,8 +34,8 @@ from cloister.tasks.tables.inference import Tested
 MOST_NOISE = 0.25
 """Greatest deviation of the noise of a standardised difference that is known."""
 _Z = INTERVAL_95["gaussian"]
-_LEAST = 1 / 16  # of a variance, if its noise interval has an end below
 _PART = 4.0  # of a variance: its lower end must be at least one such part
+_FAR = 2.5  # deviations of noise to the least divisor: those that are used are rather too large
 _TINY = 1e-12  # a variance is never 0, so that no weight is infinite
 
 
@@ -219,14 +219,15 @@ def difference(groups: Groups, most: float) -> Estimate:
 def standardised(groups: Groups, most_noise: float = MOST_NOISE) -> Estimate:
     """Return the differences of means to the first group, over the pooled deviation [A09]_.
 
-    The errors have first order, with normal sampling errors of a variance [HO85]_. Their pooled
-    variance is the geometric mean of the estimate and of the lower end of its noise interval. On
-    the side away from 0, the interval also holds what follows from that end [Z08]_.
+    The errors have first order, with normal sampling errors of a variance [HO85]_. Away from 0 they
+    are those of a pooled variance near its least value, and the interval also holds what follows
+    from that value [Z08]_. Towards 0 they are those of a pooled variance near its greatest value.
 
     Whether a value is known depends on the variance of both groups together, which has less noise
     than that of a small group. A value is not known if, at the lower end of that variance and
     without a difference, its noise has a deviation above `most_noise`. Nor is it if that end is
-    below a quarter of that variance, as for a category of few records.
+    below a quarter of that variance, as for a category of few records. Nor is it if the pooled
+    variance may be half as large, as for groups that hardly vary.
     """
     gap = groups.means[1:] - groups.means[:1]
     square = (groups.variances[1:] + groups.variances[:1]) / 2
@@ -256,26 +257,31 @@ def standardised(groups: Groups, most_noise: float = MOST_NOISE) -> Estimate:
     known = usable & (_PART * least > likely)
     # Of no difference: a criterion that grows with the value would leave too small ones.
     known &= judged.mean[1:] + judged.mean[:1] <= most_noise**2 * least
-    least = np.where(known, np.maximum(square - _Z * np.sqrt(of_square), square * _LEAST), 1.0)
+    # A divisor within its noise would leave a value of any size.
+    margin = _FAR * np.sqrt(of_square)
+    known &= square > 2 * margin
+    least, greatest = (np.where(known, square + part, 1.0) for part in (-margin, margin))
     # Where values are rarely known, noise has made the variances of those that are too large. The
     # true value may then be as far from 0 as with the least variance.
     farther = np.abs(gap) * (1 / np.sqrt(least) - 1 / np.sqrt(square))
 
-    def ends(errors: Floats, without: Floats) -> tuple[Floats, Floats]:
-        near = np.where(known, _Z * np.sqrt(errors), np.inf)
-        far = np.maximum(near, np.hypot(_Z * np.sqrt(without), farther))
+    def ends(*kinds: Errors) -> tuple[Floats, Floats]:
+        def reach(divisor: Floats, curved: float = 1.0) -> Floats:
+            between = np.sqrt(square * divisor)
+            parts = [variance(errors, between, curved) for errors in kinds]
+            return np.asarray(_Z * np.sqrt(np.sum(parts, axis=0)))
+
+        far = np.maximum(reach(least), np.hypot(reach(least, 0.0), farther))
+        far, near = (np.where(known, part, np.inf) for part in (far, reach(greatest)))
         middle = np.where(known, value, 0.0)
         return (
             middle - np.where(gap < 0, far, near),
             middle + np.where(gap > 0, far, near),
         )
 
-    careful = np.sqrt(square * least)
-    noise, sampling = variance(groups.noise, careful), variance(groups.sampling, careful)
-    straight = variance(groups.noise, careful, 0.0)
     # Without a bound: the number of deviations between two means may be any.
-    narrow = Estimate(np.where(known, value, np.nan), *ends(noise, straight))
-    return replace(narrow, population=ends(noise + sampling, straight + sampling))
+    narrow = Estimate(np.where(known, value, np.nan), *ends(groups.noise))
+    return replace(narrow, population=ends(groups.noise, groups.sampling))
 
 
 def welch(groups: Groups) -> Tested:

@@ -154,7 +154,7 @@ class Table1(Gaussian):
                 raise PlanError(
                     "noise would hide the standardised differences: its deviation is "
                     f"{error:.2g}, and most_noise is {options.most_noise:g}; name fewer columns, "
-                    f"raise epsilon, or have nominal_n >= {least}."
+                    f"raise epsilon or most_noise, or have nominal_n >= {least}."
                 )
         return task
 
@@ -532,7 +532,7 @@ class Table1(Gaussian):
 
     def reasons(self, results: Results) -> Mapping[str, str]:
         """Return the reason why a standardised difference is not known."""
-        hidden = f"its noise may have a deviation above {self.most_noise:g}"
+        hidden = f"its noise may have a deviation above {self.most_noise:g}, or groups hardly vary"
         return {"smd": hidden, "share_smd": hidden}
 
     # What is said ---------------------------------------------------------------------------------

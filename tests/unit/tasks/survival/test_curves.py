@@ -219,12 +219,15 @@ def test_a_median_is_the_tick_after_which_half_had_the_event_and_its_ends_hold_i
     assert found.population[0] <= found.low <= 3 <= found.high <= found.population[1]
 
 
-def test_a_group_without_time_has_no_upper_bound() -> None:
+def test_a_rate_over_a_time_within_its_noise_is_not_known() -> None:
     exits = np.zeros((2, 2, 6))
     exits[0, 0, 0] = 3.0
     rates, ratios = curves.rates(exits, 5.0, np.arange(1.0, 7.0))
-    assert (rates.high == np.inf).all()
-    assert (ratios.high == np.inf).all()
+    for found in (rates, ratios):
+        assert np.isnan(found.values).all()
+        assert (found.low == 0).all()
+        assert (found.high == np.inf).all()
+        assert (found.population[1] == np.inf).all()
 
 
 ODD = {

@@ -209,7 +209,8 @@ def test_a_group_without_records_is_left_out_of_tests() -> None:
     assert found["difference_low"][1] == pytest.approx([-120, -50])
     assert found["welch_p"] == pytest.approx(two["welch_p"], rel=1e-6)
     said = results_with_reasons(release)["smd"][1][0]
-    assert said == {"value": None, "reason": "its noise may have a deviation above 0.25"}
+    hidden = "its noise may have a deviation above 0.25, or groups hardly vary"
+    assert said == {"value": None, "reason": hidden}
     only = rerun_of(frame[frame["arm"] == "control"], 2)
     assert np.isnan(only.results["welch_p"]).all()
     assert "are not known" in present(only).reliability
@@ -280,6 +281,19 @@ def test_rows_of_one_person_widen_intervals_and_leave_no_test() -> None:
     for name in ("difference", "smd", "share_difference", "mean"):
         wide = [r[f"{name}_population_high"] - r[f"{name}_population_low"] for r in (one, four)]
         assert (wide[1] > 1.5 * wide[0]).all()
+
+
+def test_groups_that_hardly_vary_have_no_standardised_difference() -> None:
+    """Between groups they vary much, so their variance together is clear of the noise."""
+    sizes, means = np.full((2, 1), 1000.0), np.array([[-0.5, -0.5], [0.5, 0.5]])
+    spread = np.array([0.02, 0.3]) ** 2  # of the first column, its noise is as large
+    waves = sizes * (2 * (spread + means**2) - 1)
+    groups = comparison.Moments(sizes, sizes * means, waves, 100.0, 100.0).groups()
+    found = comparison.standardised(groups)
+    assert np.isnan(found.values[0]).tolist() == [True, False]
+    assert found.values[0, 1] == pytest.approx(1 / 0.3, rel=0.1)
+    assert found.low[0, 1] > 2
+    assert found.high[0, 1] < 5
 
 
 def test_the_function_gives_a_frame() -> None:
