@@ -323,9 +323,12 @@ class FinderRoute(Route):
         high = state["candidates"].max(axis=0) + state["margin"]
         # Few columns have any record outside, and the others need not be compared one by one.
         least, most = _column_ends(records)
-        wide = np.flatnonzero((least < low) | (most > high))
-        values = records[:, wide]
-        outside = np.flatnonzero(((values < low[wide]) | (values > high[wide])).any(axis=1))
+        beyond = np.zeros(len(records), dtype=bool)
+        for j in np.flatnonzero(least < low):
+            beyond |= records[:, j] < low[j]
+        for j in np.flatnonzero(most > high):
+            beyond |= records[:, j] > high[j]
+        outside = np.flatnonzero(beyond)
         far = records[outside]
         columns = np.maximum(low - far, far - high).argmax(axis=1)
         bins = bins_of(far[np.arange(len(far)), columns], _FAR_BINS, self.frac_bits)
