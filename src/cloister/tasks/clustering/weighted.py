@@ -147,7 +147,9 @@ def _moments(points: Integers, masses: Integers) -> Floats:
 
 
 def _means(moments: Floats, labels: Integers, otherwise: Integers | Floats) -> Floats:
-    sums = np.array([np.bincount(labels, row, minlength=len(otherwise)) for row in moments]).T
+    k, rows = len(otherwise), len(moments)
+    cells = labels + k * np.arange(rows)[:, None]  # one call for all rows, which are often short
+    sums = np.bincount(cells.ravel(), moments.ravel(), minlength=k * rows).reshape(rows, k).T
     mass = sums[:, :1]
     return np.where(mass > 0, sums[:, 1:] / np.maximum(mass, 1), otherwise)
 
