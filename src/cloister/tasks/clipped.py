@@ -107,20 +107,25 @@ def bin_numbers(coordinates: Floats, half_spans: Floats, bins: Integers) -> Inte
     Numbers are in ``[0, prod bins)``; the last axis varies fastest. `half_spans` and `bins` have
     an entry for each axis.
     """
-    numbers = np.zeros(len(coordinates))
-    for column, half, m in zip(coordinates.T, half_spans, bins, strict=True):
-        cells = np.floor((column + half) * (m / (2 * half)))
-        numbers *= m
-        # A forged point outside the box still adds to one cell only.
-        numbers += np.clip(cells, 0, m - 1, out=cells)
-    return numbers.astype(np.int64)
+    cells = coordinates.T + half_spans[:, None]
+    cells *= (bins / (2 * half_spans))[:, None]
+    np.floor(cells, out=cells)
+    # A forged point outside the box still adds to one cell only.
+    np.maximum(cells, 0, out=cells)
+    np.minimum(cells, bins[:, None] - 1, out=cells)
+    steps = np.cumprod(np.append(1, bins[:0:-1]))[::-1].astype(np.float64)
+    return np.asarray(steps @ cells).astype(np.int64)
 
 
 def differences(records: Records, origin: Integers) -> Iterator[Floats]:
-    """Yield exact differences of records to a point in chunks, with a row for each column."""
-    for chunk in chunks(records):
-        # A row per column: the loops over records then read contiguous memory.
-        yield np.subtract(chunk.T, origin[:, None].astype(np.float64), order="C")
+    """Yield exact differences of records to a point in chunks."""
+    parts = chunks(records)
+    # NumPy is faster on one long row than on many short ones.
+    row = np.tile(origin.astype(np.float64), max(map(len, parts), default=0))
+    for chunk in parts:
+        away = chunk.astype(np.float64).ravel()
+        away -= row[: away.size]
+        yield away.reshape(chunk.shape)
 
 
 def chunks(records: Records) -> list[Records]:

@@ -321,11 +321,17 @@ class FinderRoute(Route):
         """Return the records outside the box of the candidates, and the cell of each."""
         low = state["candidates"].min(axis=0) - state["margin"]
         high = state["candidates"].max(axis=0) + state["margin"]
+        if (low <= -self.one).all() and (high >= self.one).all():
+            none = np.zeros(0, dtype=np.int64)
+            return none, none
         # Few columns have any record outside, and the others need not be compared one by one.
         least, most = _column_ends(records)
-        wide = np.flatnonzero((least < low) | (most > high))
-        values = records[:, wide]
-        outside = np.flatnonzero(((values < low[wide]) | (values > high[wide])).any(axis=1))
+        beyond = np.zeros(len(records), dtype=bool)
+        for j in np.flatnonzero(least < low):
+            beyond |= records[:, j] < low[j]
+        for j in np.flatnonzero(most > high):
+            beyond |= records[:, j] > high[j]
+        outside = np.flatnonzero(beyond)
         far = records[outside]
         columns = np.maximum(low - far, far - high).argmax(axis=1)
         bins = bins_of(far[np.arange(len(far)), columns], _FAR_BINS, self.frac_bits)
@@ -607,6 +613,7 @@ def exchanged(noisy: Noisy) -> tuple[Floats, Floats]:
     edge = 2 * noisy.moment_noise * sqrt(noisy.axes.shape[1] / 2)
     gains = _SPLIT * np.maximum(variances[:, -1] - edge, 0)
     costs = _merge_costs(noisy)
+    allowed = costs.copy()  # infinite for a pair of which one is not free
     free = np.ones(len(centres), dtype=bool)
     for split in np.argsort(-gains, kind="stable").tolist():
         if not gains[split]:
@@ -614,11 +621,12 @@ def exchanged(noisy: Noisy) -> tuple[Floats, Floats]:
         if not free[split]:
             continue
         free[split] = False
-        allowed = np.where(free[:, None] & free, costs, np.inf)
+        allowed[split] = allowed[:, split] = np.inf
         i, j = map(int, np.unravel_index(allowed.argmin(), allowed.shape))
         if gains[split] < _PAYS * allowed[i, j]:  # never if no pair is left
             break
         free[[i, j]] = False
+        allowed[[i, j]] = allowed[:, [i, j]] = np.inf
         kept, moved = (i, j) if counts[i] >= counts[j] else (j, i)
         both = counts[i] + counts[j]
         merged = counts[i] * squares[i] + counts[j] * squares[j] + costs[i, j]

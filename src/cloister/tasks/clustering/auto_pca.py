@@ -214,8 +214,7 @@ class Directions(Route):
             return Rows.dense(clip_to_unit(away, radius, one)), Rows.dense(products(coarse))
         if not state["detected"].any():
             return self.rows_of_mean(state, records, 1)
-        columns = np.subtract(records.T, state["mean"][:, None].astype(np.float64), order="C")
-        return (Rows.at([self._cell_of(state, columns)], [one]),)
+        return (Rows.at([self._cell_of(state, away.astype(np.float64))], [one]),)
 
     def rows_of_mean(self, state: GridState, records: Records, n_blocks: int) -> tuple[Rows, ...]:
         """Return rows that refine the mean, of a round that has so many blocks."""
@@ -242,8 +241,8 @@ class Directions(Route):
         if not state["detected"].any():
             return self.sum_of_mean(state, records, self.n_cells)
         counts = np.zeros(self.n_cells, dtype=np.int64)
-        for columns in differences(records, state["mean"]):
-            counts += np.bincount(self._cell_of(state, columns), minlength=self.n_cells)
+        for away in differences(records, state["mean"]):
+            counts += np.bincount(self._cell_of(state, away), minlength=self.n_cells)
         return counts * self.one
 
     def sum_of_mean(self, state: GridState, records: Records, length: int) -> Integers:
@@ -257,20 +256,22 @@ class Directions(Route):
         # Squared and floored: a record is compared with the edges in exact integers.
         edges = np.floor((_edges(self.n_features) * self.one) ** 2)
         within = np.zeros(_BINS, dtype=np.int64)  # records within each edge; the last has all
-        for columns in differences(records, state["mean"]):
-            squared = np.einsum("ij,ij->j", columns, columns)
+        ones = np.ones(self.n_features)
+        for away in differences(records, state["mean"]):
+            squared = np.multiply(away, away, out=away) @ ones  # whole numbers below 2**53
             counts = [*(np.count_nonzero(squared <= edge) for edge in edges), len(squared)]
             within += np.array(counts)
         return np.diff(within, prepend=0) * self.one
 
-    def _cell_of(self, state: GridState, columns: Floats) -> Integers:
-        """Return the cell of each record, from the columns of its difference to the mean."""
+    def _cell_of(self, state: GridState, away: Floats) -> Integers:
+        """Return the cell of each record, from its difference to the mean."""
         bins = state["bins"] >> self.frac_bits
         used = np.flatnonzero(bins)
         spans = state["half_spans"][used] / self.one
-        directions = state["directions"][:, used].astype(np.float64)
-        # The partial sums of the product are exact integers, so no other record changes a cell.
-        coordinates = (directions.T @ columns / float(self.one) ** 2).T
+        directions = state["directions"][:, used] / float(self.one) ** 2
+        # The partial sums of the product are multiples of one step that floats hold, so they are
+        # exact and no other record changes a cell.
+        coordinates = (directions.T @ away.T).T
         return bin_numbers(coordinates, spans, bins[used])
 
     # The answer ---------------------------------------------------------------------------

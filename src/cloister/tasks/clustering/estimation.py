@@ -142,13 +142,16 @@ class Estimation:
 
     def _cells(self, centres: Integers, records: Records) -> tuple[Integers, Integers, Flags]:
         """Return each record's bin and border, and whether it is near that border."""
-        first, second, least, more = two_nearest(records, centres)
-        bins = np.minimum(np.searchsorted(self._bounds, least), _BINS - 1)
-        apart = ((centres[:, None] - centres) ** 2).sum(axis=2)[first, second]
+        first, second, least, more = two_nearest(records, centres, 1 << self.frac_bits)
+        bins = first * _BINS
+        for bound in self._bounds[:-1]:  # so few comparisons are faster than a search
+            bins += least > bound
+        apart = ((centres[:, None] - centres) ** 2).sum(axis=2)
         # A record has the distance (more - least) / (2 sqrt(apart)) from the border.
         part, whole = _BAND
-        is_near = whole * (more - least) < part * apart
-        return first * _BINS + bins, first * self.n_clusters + second, is_near
+        borders = first * self.n_clusters + second
+        is_near = whole * (more - least) < (part * apart).take(borders)
+        return bins, borders, is_near
 
     # The answer ---------------------------------------------------------------------------
 

@@ -104,9 +104,12 @@ def _sums_in_numpy(
     return sums
 
 
-def nearest_centres(records: Records, centres: Integers) -> Integers:
-    """Return the exact nearest centre of each record, the first of several."""
-    one = _largest(records)
+def nearest_centres(records: Records, centres: Integers, one: int | None = None) -> Integers:
+    """Return the exact nearest centre of each record, the first of several.
+
+    `one` is a bound on the coordinates of records; computed from them by default.
+    """
+    one = _largest(records) if one is None else one
     if has_distances(records, centres, one):
         return nearest_of(records, centres, one=one)
     nearest = np.empty(len(records), dtype=np.int64)
@@ -118,9 +121,11 @@ def nearest_centres(records: Records, centres: Integers) -> Integers:
 
 
 def two_nearest(
-    records: Records, centres: Integers
+    records: Records, centres: Integers, one: int | None = None
 ) -> tuple[Integers, Integers, Integers, Integers]:
     """Return the exact nearest and second nearest centre of each record, the first of several.
+
+    `one` is a bound on the coordinates of records; computed from them by default.
 
     Returns
     -------
@@ -129,7 +134,7 @@ def two_nearest(
     least, more : ndarray of shape (n_samples,), int64
         The squared distances to them.
     """
-    one = _largest(records)
+    one = _largest(records) if one is None else one
     if has_distances(records, centres, one):
         first, second, least, more = two_nearest_of(records, centres, one=one)
         return first, second, least, more

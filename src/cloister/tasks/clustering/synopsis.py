@@ -240,7 +240,7 @@ def nearest(points: Floats, centres: Floats) -> tuple[Integers, Floats]:
     """Return label and squared distance of the nearest centre of each public point."""
     squared = squared_distances(points, centres)
     labels: Integers = squared.argmin(axis=1)
-    return labels, squared.min(axis=1)
+    return labels, squared[np.arange(len(labels)), labels]
 
 
 def squared_distances(points: Floats, centres: Floats) -> Floats:

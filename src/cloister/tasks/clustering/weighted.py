@@ -7,13 +7,14 @@ that an int64 holds. So neither the order of addition nor a tie depends on the l
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil, frexp, ldexp, log2
 
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers
 from cloister.core.randomness import public_generator
-from cloister.tasks.clustering.lloyd_kernel import nearest_centres
+from cloister.tasks.clustering.lloyd_kernel import nearest_centres, two_nearest
 
 BITS = 16
 ONE = 1 << BITS
@@ -108,12 +109,12 @@ def seeded(
     ----------
     Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
     """
-    points = np.asfortranarray(points)  # columns are contiguous, as distances are added by column
+    pairs = _Pairs.of(points)
     chosen = [int(rng.choice(len(points), p=masses / masses.sum()))]
-    least = squared(points, points[chosen[0]])
+    least = pairs.squared(chosen[0])
     for _ in range(1, n_clusters):
         tried = _at(masses * least, rng.uniform(size=_TRIALS))
-        closer = np.minimum(least, squared(points, points[tried, None]))
+        closer = np.minimum(least, pairs.squared(tried))
         best = int((closer @ masses).argmin())
         chosen.append(int(tried[best]))
         least = closer[best]
@@ -122,10 +123,11 @@ def seeded(
 
 def lloyd(points: Integers, masses: Integers, centres: Integers, steps: int = 30) -> Integers:
     """Run Lloyd's algorithm for at most `steps` steps, or until no centre moves."""
-    records = points.astype(np.int32)
+    records, moments = points.astype(np.int32), _moments(points, masses)
+    largest = int(np.abs(points).max(initial=1))
     for _ in range(steps):
-        labels = nearest_centres(records, centres)
-        moved = np.rint(means(points, masses, labels, otherwise=centres)).astype(np.int64)
+        labels = nearest_centres(records, centres, largest)
+        moved = np.rint(_means(moments, labels, otherwise=centres)).astype(np.int64)
         if np.array_equal(moved, centres):
             break
         centres = moved
@@ -136,16 +138,26 @@ def means(
     points: Integers, masses: Integers, labels: Integers, otherwise: Integers | Floats
 ) -> Floats:
     """Return the mean of the points of each label, or `otherwise` for a label without mass."""
-    k = len(otherwise)
-    mass = np.bincount(labels, masses, minlength=k)[:, None]
-    sums = [np.bincount(labels, masses * column, minlength=k) for column in points.T]
-    return np.where(mass > 0, np.stack(sums, axis=-1) / np.maximum(mass, 1), otherwise)
+    return _means(_moments(points, masses), labels, otherwise)
+
+
+def _moments(points: Integers, masses: Integers) -> Floats:
+    """Return the masses of points, then each column times them; whole numbers below 2**53."""
+    return np.vstack([masses, masses * points.T]).astype(np.float64)
+
+
+def _means(moments: Floats, labels: Integers, otherwise: Integers | Floats) -> Floats:
+    k, rows = len(otherwise), len(moments)
+    cells = labels + k * np.arange(rows)[:, None]  # one call for all rows, which are often short
+    sums = np.bincount(cells.ravel(), moments.ravel(), minlength=k * rows).reshape(rows, k).T
+    mass = sums[:, :1]
+    return np.where(mass > 0, sums[:, 1:] / np.maximum(mass, 1), otherwise)
 
 
 def cost(points: Integers, masses: Integers, centres: Integers) -> int:
     """Return the sum of squared distances to the nearest centre times masses; exact."""
-    labels = nearest_centres(points.astype(np.int32), centres)
-    return int(squared(points, centres[labels]) @ masses)
+    _, _, least, _ = two_nearest(points.astype(np.int32), centres)
+    return int(least @ masses)
 
 
 def repaired(points: Integers, masses: Integers, centres: Integers) -> Integers:
@@ -157,7 +169,6 @@ def repaired(points: Integers, masses: Integers, centres: Integers) -> Integers:
     k = len(centres)
     if k == 1:
         return centres
-    points = np.asfortranarray(points)
     least_cost = cost(points, masses, centres)
     for _ in range(2 * k):  # a bound on the work; the loop usually ends when no move pays
         fresh = lloyd(points, masses, _exchanged(points, masses, centres))
@@ -170,13 +181,11 @@ def repaired(points: Integers, masses: Integers, centres: Integers) -> Integers:
 
 def _exchanged(points: Integers, masses: Integers, centres: Integers) -> Integers:
     """Return the centres after the single move with the largest saving."""
-    distances = squared(points[:, None], centres)
-    labels = distances.argmin(axis=1)
-    least, second = np.partition(distances, 1, axis=1)[:, :2].T
+    labels, _, least, second = two_nearest(points.astype(np.int32), centres)
     # The cost of removing a centre: its points go to their second nearest one.
     removal_costs = np.bincount(labels, masses * (second - least), minlength=len(centres))
-    positions = points[_at(masses * least, (np.arange(_PLACES) + 0.5) / _PLACES)]
-    reach = squared(points, positions[:, None])
+    positions = _at(masses * least, (np.arange(_PLACES) + 0.5) / _PLACES)
+    reach = _Pairs.of(points).squared(positions)
     best, choice = -np.inf, (0, 0)
     for loser in np.argsort(removal_costs, kind="stable")[:_LOSERS].tolist():
         without = np.where(labels == loser, second, least)
@@ -185,8 +194,30 @@ def _exchanged(points: Integers, masses: Integers, centres: Integers) -> Integer
         if saved[position] - removal_costs[loser] > best:
             best, choice = float(saved[position] - removal_costs[loser]), (loser, position)
     fresh = centres.copy()
-    fresh[choice[0]] = positions[choice[1]]
+    fresh[choice[0]] = points[positions[choice[1]]]
     return fresh
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Points as factors of a product of matrices that has their squared distances.
+
+    All terms are whole numbers and partial sums are below 2**53, so the product is exact.
+    """
+
+    rows: Floats
+    columns: Floats
+
+    @classmethod
+    def of(cls, points: Integers) -> _Pairs:
+        reals = points.astype(np.float64)
+        norms, ones = np.einsum("ij,ij->i", reals, reals), np.ones(len(points))
+        rows = np.column_stack([reals, norms, ones])
+        return cls(rows, np.vstack([-2 * reals.T, ones, norms]))
+
+    def squared(self, at: int | Integers) -> Integers:
+        """Return the squared distances of the points with these indices to all points."""
+        return np.asarray(self.rows[at] @ self.columns).astype(np.int64)
 
 
 def squared(points: Integers, centres: Integers) -> Integers:
