@@ -325,7 +325,9 @@ def test_a_result_is_shown_and_reported_with_where_its_noise_came_from(
     document = shown("result", job, "--report", str(report))
     assert document["noise"] == AGGREGATOR_NOISE
     assert document["results"].keys() == result.results.keys()
-    assert report.read_text().startswith("<!")
+    page = report.read_text(encoding="utf-8")
+    assert "<strong>Not verifiable.</strong> the model names no released words" in page
+    assert f"<code>{plan.question}</code>" in page  # by this silo's own schema
     assert any("the noise of the aggregator" in warning for warning in document["warnings"])
 
 

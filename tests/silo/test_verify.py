@@ -62,7 +62,11 @@ def test_a_release_verifies_with_the_word_of_every_silo(
     assert said["signatures"]["signers"] == ["silo-0", "silo-1", "silo-2"]
     assert said["signatures"]["needed"] == 2
     assert main(["verify", str(model)]) == CODES["not verifiable"]  # by one signature alone
-    assert main(["verify", str(model), "--signers", "1"]) == 0
+    report = model.with_name("report.html")
+    assert main(["verify", str(model), "--signers", "1", "--report", str(report)]) == 0
+    page = report.read_text(encoding="utf-8")
+    assert "<strong>Verified.</strong> 1 of 3 silos signed: silo-0." in page
+    assert "one process on one machine" not in page
     text = " ".join(capsys.readouterr().out.split())
     assert "VERIFIED: 1 of 3 silos signed: silo-0." in text
     assert "This cannot show" in text

@@ -95,7 +95,7 @@ def _in_display(shown: Display) -> Iterator[KeyNumber]:
     cells: Iterable[tuple[str, str, Cell]] = ()
     match shown:
         case Table():
-            names = [cell_text(row[0]) for row in shown.rows]
+            names = [_named(shown.headings[0], cell_text(row[0])) for row in shown.rows]
             cells = (
                 (name, shown.title if heading in _PLAIN else heading, cell)
                 for heading, *column in zip(shown.headings, *shown.rows, strict=True)
@@ -114,6 +114,11 @@ def _in_display(shown: Display) -> Iterator[KeyNumber]:
     for name, of, cell in cells:
         if isinstance(cell, Estimate) and _known(cell) and not np.isnan(cell.numbers[1]):
             yield KeyNumber(name, of, cell, drawn=not isinstance(shown, Table))
+
+
+def _named(heading: str, name: str) -> str:
+    """Return the name of a row; a number alone names nothing, such as class 0."""
+    return f"{heading} {name}" if heading and name.replace(".", "").isdigit() else name
 
 
 def _known(cell: Estimate) -> bool:

@@ -10,7 +10,14 @@ import numpy as np
 from cloister.app.forecast import site_warnings
 from cloister.app.headline import KeyNumber, key_numbers
 from cloister.app.release import Release
-from cloister.app.text import attacker_sentence, cell_text, estimate_text, number, warnings_of
+from cloister.app.text import (
+    UNCLEAR,
+    attacker_sentence,
+    cell_text,
+    estimate_text,
+    number,
+    warnings_of,
+)
 from cloister.core.arrays import Flags
 from cloister.core.derived import displays_of
 from cloister.core.display import (
@@ -223,7 +230,8 @@ def _first_number(displays: tuple[Display, ...]) -> str:
             row = display.rows[0] if display.rows else ()
             # A longer row has several numbers, and none is known to be the answer.
             if len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], Estimate):
-                return f"{row[0][:1].upper()}{row[0][1:]}: {cell_text(row[1])}."
+                mark = UNCLEAR * cell_text(row[1]).endswith(UNCLEAR)
+                return f"{row[0][:1].upper()}{row[0][1:]}: {_said((row[1],))}{mark}."
             break
     return ""
 

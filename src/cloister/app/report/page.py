@@ -49,11 +49,11 @@ _INTERVALS = (
 )
 _NOT_VERIFIED = "not verified"
 _UNSIGNED = (
-    "Nobody signed this release: all parties ran in one process. `cloister verify` computes it "
+    "Nobody signed this release: all parties ran in one process. 'cloister verify' computes it "
     "again from its released words."
 )
 _UNCHECKED = (
-    "No signature was looked at for this page; `cloister verify` counts those of the silos."
+    "No signature was looked at for this page; 'cloister verify' counts those of the silos."
 )
 _LEVELS = tuple(
     (f"{percent:g} %", NormalDist().inv_cdf(0.5 + percent / 200) / INTERVAL_95["gaussian"])

@@ -148,7 +148,7 @@ def _short(label: str) -> str:
 
 def _bars(display: Bars) -> Figure:
     n = len(display.names)
-    figure, axes = _figure(7.2, 0.7 + 0.34 * n)
+    figure, axes = _figure(5.6, 0.7 + 0.34 * n)
     places = np.arange(n, dtype=np.float64)
     values, lows, highs = map(_drawable, _bounded(*_with_ends(display)))
     if display.points:
@@ -169,10 +169,12 @@ def _bars(display: Bars) -> Figure:
     reach = np.maximum(np.maximum(values, 0), highs)
     room = max(float(np.max(reach, initial=0)), 1e-300)  # matplotlib warns of an axis of width 0
     texts = (str(row[1]) for row in as_table(display).rows)
-    for place, text, end in zip(places, texts, reach, strict=True):
-        axes.text(end + 0.015 * room, place, text, va="center", fontsize=9)
     low = min(float(np.min(lows, initial=0)), 0.0)
-    axes.set_xlim(low * 1.05, room * 1.22)
+    # Of the whole axis: bars to the left leave hardly any room on their right.
+    length = room - low
+    for place, text, end in zip(places, texts, reach, strict=True):
+        axes.text(end + 0.015 * length, place, text, va="center", fontsize=9)
+    axes.set_xlim(low * 1.05, room + 0.22 * length)
     axes.set_yticks(places, [_short(name) for name in display.names])
     axes.set_ylim(n - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -223,7 +225,7 @@ def _scatter(display: Scatter) -> Figure:
 
 
 def _curve(display: Curve) -> Figure:
-    figure, axes = _figure(6.8, 3.6)
+    figure, axes = _figure(5.6, 3.4)
     places = _drawable(display.places)
     values, low, high, *wide = (
         np.clip(np.atleast_2d(v), -_FAR, _FAR)  # keeps nan, which is drawn as a gap
