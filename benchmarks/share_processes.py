@@ -13,6 +13,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import resource
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,7 @@ from cloister.shares.mpc import (
     split,
     times,
 )
+from cloister.shares.mpc.material import Sharing
 from cloister.shares.mpc.sealed import seal
 
 Words = NDArray[np.uint64]
@@ -68,6 +70,8 @@ class Outcome:
         Wall seconds of the client, from splitting the tables to the combined results.
     server_cpu_s : (float, float)
         Of each server, in the online run.
+    server_peak_mb : (float, float)
+        Most memory of each server's process, MB.
     dealer_cpu_s : float
     rounds : int
     bytes_between : int
@@ -82,6 +86,7 @@ class Outcome:
     online_s: float
     total_s: float
     server_cpu_s: tuple[float, float]
+    server_peak_mb: tuple[float, float]
     dealer_cpu_s: float
     rounds: int
     bytes_between: int
@@ -154,19 +159,20 @@ def run_each(
     try:
         with ExitStack() as stack:
             links = [desk.dial(stack, CLIENT, name) for name in SERVERS]
-            return [_ask(links, tables) for _ in range(repeats)]
+            sharing = getattr(program, "sharing", Sharing.SUM)
+            return [_ask(links, tables, sharing) for _ in range(repeats)]
     finally:
         for process in work:
             process.join(5)
             process.terminate()
 
 
-def _ask(links: Sequence[Link], tables: Mapping[str, Words]) -> Outcome:
+def _ask(links: Sequence[Link], tables: Mapping[str, Words], sharing: Sharing) -> Outcome:
     for link in links:
         assert link.receive() == b"ready"
     start, sent = time.perf_counter(), 0
     for words in tables.values():
-        key, rest = split(words)
+        key, rest = split(words, sharing)
         body = to_bytes(rest.ravel())
         links[0].send(key)
         links[1].send(body)
@@ -187,6 +193,7 @@ def _ask(links: Sequence[Link], tables: Mapping[str, Words]) -> Outcome:
         online_s=max(first["seconds"], second["seconds"]),
         total_s=total,
         server_cpu_s=(first["cpu"], second["cpu"]),
+        server_peak_mb=(first["peak"], second["peak"]),
         dealer_cpu_s=second["dealer"],
         rounds=first["rounds"],
         bytes_between=(first["bytes"] + second["bytes"]) // 2,
@@ -238,6 +245,7 @@ def _serve(desk: Desk, index: int, program: Runs, shapes: Mapping[str, Any], rep
             cost = {
                 "seconds": spent[0],
                 "cpu": spent[1],
+                "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
                 "rounds": server.cost.rounds,
                 "bytes": server.cost.bytes_sent,
                 "dealt": server.supply.bytes_received,

@@ -447,6 +447,7 @@ def test_every_command_has_help_json_and_quiet(command: str, capsys: Said) -> No
         "experiments": ["list", "run", "figures"],
         "coordinator": ["run"],
         "silo": ["run"],
+        "link": ["plan", "check", "run"],
     }
     services = ("coordinator", "silo", "scorer", "console")  # they serve, and have no document
     for action in actions.get(command, [""]):

@@ -60,7 +60,7 @@ def _load(path: Path) -> tuple[Session, Linked]:
 
 
 def _plan(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
-    """Show what a session would do; no record is read."""
+    """Show the effects of a session; no record is read."""
     from cloister.shares.linking.plan import approval, precision, traffic, warnings_for
 
     session, program = _load(args.session)

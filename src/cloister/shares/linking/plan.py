@@ -1,4 +1,4 @@
-"""What a linked session costs, sends and shows, before it runs: from public numbers alone."""
+"""Cost, traffic and trust of a linked session before it runs, from public numbers alone."""
 
 from __future__ import annotations
 

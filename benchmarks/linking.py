@@ -1,0 +1,100 @@
+"""Linked tables: a join on shares, shrinking and a table, by number of rows.
+
+    python benchmarks/linking.py [ROWS ...] [--logistic]
+
+Server 0, server 1 and the dealer are three processes with sealed TCP links over loopback. Each side
+has ROWS rows, of which 30 % are persons of both, with five numbers, a category, and at one side a
+label. Wall seconds depend on the load of the machine; CPU seconds, bytes and rounds do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from share_processes import run_processes
+
+from cloister.shares.linking import Column, Linked
+from cloister.shares.linking.columns import Prepared
+
+_NUMBERS = [[{"name": f"{side}{i}"} for i in range(5)] for side in "xz"]
+_SIDES = (
+    [*_NUMBERS[0], {"name": "group", "categories": ["a", "b", "c", "d"]}],
+    [
+        *_NUMBERS[1],
+        {"name": "y", "categories": ["false", "true"]},
+        {"name": "shop", "categories": ["p", "q", "r", "s"]},
+    ],
+)
+
+
+def program(rows: int, analyses: Sequence[dict[str, Any]]) -> Linked:
+    """Return the program for two tables of so many rows."""
+    return Linked(
+        key="id",
+        parts=({"rule": "digits"},),
+        sides={
+            name: {"rows": rows, "key": ["id"], "columns": columns}
+            for name, columns in zip("ab", _SIDES, strict=True)
+        },
+        analyses=tuple(analyses),
+        epsilon=1.0,
+        keys_per_person=1,
+    )
+
+
+def uploads(linked: Linked, rows: int) -> list[Any]:
+    """Return the tables of both owners, tags included."""
+    draw = np.random.default_rng(0)
+    common = round(0.3 * rows)
+    ids = np.arange(2 * rows - common)
+    own = ids[:rows], np.concatenate([ids[:common], ids[rows:]])
+    tables = []
+    for who, side in zip(own, linked.frame.sides.values(), strict=True):
+        values = np.column_stack([_values(column, rows, draw) for column in side.columns])
+        keys = [(str(key),) for key in who.tolist()]
+        tables.append(Prepared(side, keys, side.packed(values)).tagged(bytes(32), "bench"))
+    return tables
+
+
+def _values(column: Column, rows: int, draw: np.random.Generator) -> Any:
+    levels = len(column.categories)
+    return draw.integers(levels, size=rows).astype(float) if levels else draw.random(rows)
+
+
+def measure(rows: int, analyses: Sequence[dict[str, Any]]) -> None:
+    """Run the three parties once and print what it took."""
+    linked = program(rows, analyses)
+    start = time.process_time()
+    tables = dict(zip(linked.frame.sides, uploads(linked, rows), strict=True))
+    owners = (time.process_time() - start) / 2
+    done = run_processes(linked, tables, timeout=3600.0)
+    size = linked.found(done.results).size.value
+    cpu, peak = max(done.server_cpu_s), max(done.server_peak_mb)
+    print(
+        f"{rows} a side: {done}; upload {done.bytes_up / 1e6:.2f} MB, a server's CPU {cpu:.2f} s "
+        f"and memory {peak:.0f} MB, an owner's CPU {owners:.2f} s; persons {size:g} for "
+        f"{round(0.3 * rows)}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Read the command line and measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("rows", type=int, nargs="*", default=[10_000, 100_000])
+    parser.add_argument("--logistic", action="store_true", help="also six steps on ten columns")
+    args = parser.parse_args()
+    analyses: list[dict[str, Any]] = [{"kind": "table", "of": ["group", "shop"]}]
+    if args.logistic:
+        names = [column["name"] for side in _NUMBERS for column in side]
+        analyses.append({"kind": "logistic", "of": names, "target": "y"})
+    for rows in args.rows:
+        measure(rows, analyses)
+
+
+if __name__ == "__main__":
+    main()
