@@ -193,7 +193,7 @@ class _LloydLoop(Clustering, ABC):
         if self.mechanism == "gaussian":
             noise = _sigma(facts) * sqrt(self.rounds * payload.l2_squared)
         elif self.mechanism == "laplace":
-            noise = sqrt(2) * self.rounds * payload.l1 / _needed(facts).epsilon
+            noise = sqrt(2) * self.rounds * payload.l1 / _epsilon(facts)
         share = facts.nominal_n / self.n_clusters
         return share >= MIN_SIZE_TO_NOISE * noise / payload.count_weight
 
@@ -369,7 +369,7 @@ class SuLloyd(_LloydLoop):
         d, k, n = facts.n_features, options.n_clusters, facts.nominal_n
         dimension_cubed = (d + cls._count_share(d)) ** 3
         unit = sqrt(2 / ROUND_ERROR * k**3 / n**2 * dimension_cubed)
-        return _within_limits(_needed(facts).epsilon / unit)
+        return _within_limits(_epsilon(facts) / unit)
 
     @staticmethod
     def _count_share(n_features: int) -> float:
@@ -561,7 +561,7 @@ class FastLloyd(_LloydLoop):
         allowed = 4 * ROUND_ERROR * facts.nominal_n**2 / crowd
         if options.mechanism == "laplace":
             l1 = radius * (sqrt(facts.n_features) + 1 / sqrt(root))
-            return _within_limits(sqrt(allowed / 2) * _needed(facts).epsilon / l1)
+            return _within_limits(sqrt(allowed / 2) * _epsilon(facts) / l1)
         variance = (_sigma(facts) * radius) ** 2 * (1 + 1 / root)
         return _within_limits(allowed / variance)
 
@@ -626,10 +626,15 @@ def _needed(facts: PublicFacts) -> Budget:
     return require_budget(facts.budget, "give it, or give rounds")
 
 
+def _epsilon(facts: PublicFacts) -> float:
+    """Return the part of epsilon that a record has, of those of its privacy unit."""
+    return _needed(facts).epsilon / facts.group_size
+
+
 def _sigma(facts: PublicFacts) -> float:
-    """Return the noise multiplier of one release with the whole budget."""
+    """Return the noise of one release with the whole budget, over the norm of a record."""
     budget = _needed(facts)
-    return gaussian_noise_multiplier(budget.epsilon, budget.delta)
+    return gaussian_noise_multiplier(budget.epsilon, budget.delta) * facts.group_size
 
 
 def _within_limits(rounds: float) -> int:

@@ -8,9 +8,11 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Results
 from cloister.core.declared import Range, declared
+from cloister.core.display import YEARS, Summary
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicFacts
 from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.interval_tables import in_days, number_of
 from cloister.tasks.options import Keep, build_task
 from cloister.tasks.preparation.scaled import Scaled
 from cloister.tasks.preparation.statistics import Statistics
@@ -78,6 +80,23 @@ class Standardise(Scaled):
             "mean": np.where(np.isnan(mean), box.centre, mean),
             "scale": np.fmax(statistics["deviation"], _FLOOR * box.half_range),
         }
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the mean and the deviation of the first column."""
+        first, many = self.used[0], len(self.used)
+        is_date = first in self.statistics.dates
+        return Summary(
+            result=(
+                f"{columns[first]} has the mean ",
+                in_days(number_of(results, "mean"), is_date),
+                " and the deviation ",
+                in_days(number_of(results, "deviation"), is_date, YEARS),
+                f"; {many} {'columns are' if many > 1 else 'column is'} standardised.",
+            ),
+            reliability=self.statistics.summary(results, columns, nominal_n, units).reliability,
+        )
 
     def scaled(self, results: Results, values: Floats) -> Floats:
         """Return differences to the mean, in deviations, over `reach`."""

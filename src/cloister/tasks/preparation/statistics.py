@@ -234,7 +234,7 @@ class Statistics(Gaussian):
                 "Means and deviations",
                 ("column", "mean", "deviation"),
                 rows,
-                interval_tables.WITH_POPULATION,
+                f"{interval_tables.WITH_POPULATION} {interval_tables.OF_CUT}",
             ),
         ]
         if "correlation" in results:

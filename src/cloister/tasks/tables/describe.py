@@ -36,6 +36,7 @@ from cloister.protocol.task import (
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import (
     INTERVALS,
+    OF_CUT,
     SAID,
     WITH_POPULATION,
     bars_of,
@@ -319,10 +320,11 @@ class Describe(Gaussian):
                 curve = results["walls"][i], results, "distribution", i
                 pictures.append(curve_of(title, *curve, axes=axes, note=_BAND, dates=is_date))
             estimates += zip(named, cells, strict=True)
+        note = f"{WITH_POPULATION} {OF_CUT}" if self.numbers else WITH_POPULATION
         return (
             table_of_count(results["count"], results["count_half_width"]),
             Table("All columns", headings, tuple(rows), f"{_MISSING} {INTERVALS}"),
-            Table("Every number", ("", "value"), tuple(estimates), WITH_POPULATION),
+            Table("Every number", ("", "value"), tuple(estimates), note),
             *pictures[:_PICTURES],
         )
 

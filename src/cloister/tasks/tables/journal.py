@@ -25,7 +25,7 @@ from cloister.core.display import (
     PValue,
     Table,
 )
-from cloister.tasks.interval_tables import INTERVALS, WITH_POPULATION, bars_of, in_days
+from cloister.tasks.interval_tables import INTERVALS, OF_CUT, WITH_POPULATION, bars_of, in_days
 
 ALL = "all records"
 _SMD = "SMD"
@@ -268,7 +268,8 @@ def _groups(layout: Layout, results: Results) -> Iterator[Table]:
         ]
         quartiles = ("lower quartile", "median", "upper quartile") * ("quantiles" in results)
         headings = ("column and group", "mean", "deviation", *quartiles)
-        yield Table("Numbers by group", headings, tuple(rows), WITH_POPULATION)
+        note = f"{WITH_POPULATION} {OF_CUT}"
+        yield Table("Numbers by group", headings, tuple(rows), note)
     if layout.factors:
         shares = _by_column(layout, results, "shares")
         cells = [

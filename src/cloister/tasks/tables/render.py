@@ -12,6 +12,7 @@ import numpy as np
 from cloister.core.arrays import Flags, Floats, Results
 from cloister.core.display import Display, Estimate, Heatmap, PValue, Table
 from cloister.tasks.interval_tables import (
+    OF_CUT,
     WITH_POPULATION,
     bars_of,
     cells_of,
@@ -72,7 +73,7 @@ def mean_displays(
     ]
     sizes = _kept(cells_of(found, "group_counts"), hidden, absent)
     rows = zip((group or "all records" for group in groups), sizes, *columns, strict=True)
-    yield Table(title, ("group", "records", *names), (*rows,), note)
+    yield Table(title, ("group", "records", *names), (*rows,), f"{note} {OF_CUT}")
     if 1 < len(groups) <= _BARS:
         for name, column in zip(names, columns, strict=True):
             if name in dates:

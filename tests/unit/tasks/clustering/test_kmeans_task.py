@@ -80,6 +80,17 @@ def test_rounds_at_epsilon_a_tenth_are_the_table(name: str) -> None:
     assert tuple(designed(task, name, 0.1).rounds for task in PRIVATE) == expected
 
 
+@pytest.mark.parametrize("task", PRIVATE)
+def test_rounds_of_units_with_several_records_are_those_of_more_noise(task: type[Task]) -> None:
+    """Four records of a unit have four times the noise, as a quarter of the records has."""
+    given = {"n_clusters": 3, "n_features": 2, "budget": Budget(1.0, 1e-6), **published(task)}
+    numbers = [
+        toy_task(task, nominal_n=n, group_size=group, **given).rounds
+        for n, group in ((800, 1), (3200, 4), (3200, 1))
+    ]
+    assert numbers[0] == numbers[1] < numbers[2]
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_radii_are_the_table(name: str) -> None:
     (_, d, _), _, eta = SETS[name]

@@ -15,6 +15,7 @@ from sklearn.decomposition import PCA as Exact
 
 from cloister import Budget, PlanError, Schema, make_plan, run_job
 from cloister.app.in_process import run_plan
+from cloister.app.present import present
 from cloister.app.release import Release
 from cloister.app.report.page import write_report
 from cloister.data.schema import Column, schema_of
@@ -317,6 +318,16 @@ def test_standardised_records_have_mean_zero_and_deviation_one() -> None:
     )
     np.testing.assert_allclose(Z.mean(axis=0), 0, atol=0.01)
     np.testing.assert_allclose(Z.std(axis=0, ddof=1), 1, atol=0.01)
+
+
+def test_the_first_sentence_of_standardise_has_the_mean_and_the_deviation() -> None:
+    X = load_wine(as_frame=True).data.iloc[:, :2]
+    result = exact("standardise", numbers_schema(X.min() - 1, X.max() + 1), X.to_numpy())
+    mean, deviation = (result.results[name][0] for name in ("mean", "deviation"))
+    said = present(result).result
+    assert said.startswith(f"{result.plan.columns[0]} has the mean {mean:.2f} [")
+    assert f"the deviation {deviation:.4f} [" in said
+    assert said.endswith("; 2 columns are standardised.")
 
 
 @pytest.mark.parametrize(("columns", "bits"), [(2, 10), (12, 8), (206, 6)])
