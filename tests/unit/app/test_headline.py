@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -78,7 +80,7 @@ def test_a_number_tells_its_interval_and_what_that_includes() -> None:
     assert KeyNumber("n", "", noisy).kind == "95 %, privacy noise"
     # The note of a picture tells whether its intervals include sampling.
     assert KeyNumber("n", "", noisy, drawn=True).kind == "95 %"
-    year = Estimate(*map(np.float64, (2020.0, 2019.0, 2021.0)), unit=DATE)
+    year = replace(interval(2020.0, 2019.0, 2021.0), unit=DATE)
     assert KeyNumber("n", "", year).texts == ("2020-01-01", "[2019-01-01, 2021-01-01]", "")
     assert KeyNumber("n", "", around(5.0, 0.0)).kind == ""
     unclear = interval(5.0, 4.0, 6.0, distinct=False)
