@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -33,10 +34,11 @@ from cloister.console.curve import curve
 from cloister.console.guard import Form
 from cloister.console.jobs import EVENTS, Run, Runs
 from cloister.console.parts import a_picture, a_report, budget_gauge, console_app, to_page
+from cloister.console.preview import preview_of
 from cloister.console.questions import AS_IS, FormState
 from cloister.core.capability import QUESTION_GROUPS, QUESTIONS
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
-from cloister.core.html import page
+from cloister.core.html import compile_ahead, page
 from cloister.data import (
     ReadingReport,
     Remedy,
@@ -50,9 +52,13 @@ from cloister.data.check import fitted
 from cloister.data.schema import Schema, read_cell, read_codebook, reading_file
 from cloister.privacy import accounting
 from cloister.privacy.ledger import Ledger
+from cloister.protocol.code import preload_digests
+from cloister.tasks import TASKS
 
 _PAGES = (("/", "Files and answers"),)
-_CELLS = ("type", "min", "max", "categories", "format", "spellings")  # fields of one column
+# Fields of one column.
+_CELLS = ("type", "min", "max", "categories", "format", "spellings", "absent")
+_JOINED = {"spellings": "; ", "absent": " | "}  # fields of several words, and their separator
 _HEAD = ("dataset", "unit", "max_rows", "decimal", "thousands", "encoding")  # of all columns
 _READING = "-reading"  # ending of the name of a file with the settings of each file
 _CAP = "cap_epsilon"  # ignored if the ledger has a cap for the data set
@@ -69,6 +75,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         The ledger that commands of this user charge.
     """
     runs = Runs(folder)
+    compile_ahead("desk.html")
 
     def shown(request: HttpRequest, view: str, step: int, **values: object) -> Response:
         common = {"csrf": request.state.csrf, "pages": _PAGES, "step": step}
@@ -153,6 +160,26 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         entered = _asked(folder, request.query_params)
         return a_picture(curve(entered.errors(), entered.epsilon))
 
+    previews: dict[tuple[str, str], Answer] = {}  # of a page and of its picture
+
+    def previewed(request: HttpRequest) -> tuple[FormState, Answer]:
+        entered = _asked(folder, request.query_params)
+        key = (request.url.query, entered.schema.digest())
+        answer = previews.get(key)
+        if answer is None:
+            answer = preview_of(entered.job(), entered.nominal_n)
+            previews.clear()
+            previews[key] = answer
+        return entered, answer
+
+    def preview(request: HttpRequest) -> Response:
+        entered, answer = previewed(request)
+        values = {"asked": entered, "answer": answer, "query": request.url.query}
+        return shown(request, "preview", 3, **values)
+
+    def preview_picture(request: HttpRequest) -> Response:
+        return a_picture(previewed(request)[1].picture)
+
     def run(request: HttpRequest) -> Response:
         entered, priced = (
             _asked(folder, form) for form in (request.state.form, request.query_params)
@@ -218,12 +245,21 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         Route("/columns", describe, methods=["POST"]),
         Route("/question", question),
         Route("/errors.svg", errors),
+        Route("/preview", preview),
+        Route("/preview.svg", preview_picture),
         Route("/run", run, methods=["POST"]),
         Route("/runs/{name}", progress),
         Route("/runs/{name}/picture.svg", picture),
         Route("/runs/{name}/stop", stop, methods=["POST"]),
         Route("/reports/{name}", report),
     )
+
+
+def warm_up() -> None:
+    """Load what the first price of a question needs; it takes seconds, so no page waits for it."""
+    import_module("scipy.special")
+    import_module("scipy.signal")  # survival times
+    preload_digests(TASKS, QUESTIONS)
 
 
 # Files --------------------------------------------------------------------------------------------
@@ -336,8 +372,8 @@ class _Columns:
         if key not in _CELLS or column not in self.columns:
             raise PlanError("this button names no setting; load its page again.")
         cells = dict(self.columns[column])
-        if key == "spellings" and cells.get(key):  # files may have different words
-            text = "; ".join(dict.fromkeys(f"{_text(cells[key])}; {text}".split("; ")))
+        if (sign := _JOINED.get(key)) and cells.get(key):  # files may have different words
+            text = sign.join(dict.fromkeys(f"{_text(cells[key])}{sign}{text}".split(sign)))
         cells[key] = text
         return replace(self, columns={**self.columns, column: cells})
 
@@ -383,6 +419,9 @@ class _Columns:
             texts["categories"] = read_cell("categories", words, "category")
         if isinstance(words := texts.get("spellings"), str):
             texts["spellings"] = _spellings(words)
+        if isinstance(words := texts.get("absent"), str):
+            # Not read_cell: a word may have the comma of a number or the slashes of a date.
+            texts["absent"] = tuple(filter(None, map(str.strip, words.split("|"))))
         return texts
 
     def _bound(self, text: str, kind: str, written: str) -> Any:
@@ -434,7 +473,7 @@ def _losses(reports: Mapping[Path, ReadingReport]) -> list[Loss]:
     losses: list[Loss] = []
     found: dict[tuple[str, str], list[str]] = {}
     for file, report in reports.items():
-        if not (report.causes or is_above(report)):
+        if not (report.causes or report.doubts or is_above(report)):
             continue
         share = f"{report.lost:,} of {report.rows:,} rows ({report.row_share:.1%}) are left out."
         losses += [Loss(f"{file.name}: {share}")] if report.lost else []
@@ -445,6 +484,9 @@ def _losses(reports: Mapping[Path, ReadingReport]) -> list[Loss]:
                 found.setdefault(_on_page(column.remedy), []).append(sentence)
             elif column.sentence:
                 losses.append(Loss(f"{file.name}: {column.sentence}"))
+            if doubt := column.doubt:  # a run would stop, since only the owner knows
+                meaning = doubt.sentence.removesuffix(f": {doubt.remedy}")
+                found.setdefault(_on_page(doubt.remedy), []).append(f"{file.name}: {meaning}.")
     for (way_out, apply), sentences in found.items():
         if not way_out:
             losses += map(Loss, sentences)
@@ -474,6 +516,7 @@ _FIELDS = {
     "thousands": "Thousands signs",
     "encoding": "Encoding",
     "format": "Dates are written",
+    "absent": "Missing cells",
 }
 _SHOWN = {
     **{"%d.%m.%Y": "31.12.2024", "%d.%m.%y": "31.12.24", "%Y/%m/%d": "2024/12/31"},
