@@ -27,6 +27,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from cloister.app.answer import Answer
+from cloister.app.files import source_of
 from cloister.app.forecast import expected, plan_warnings
 from cloister.app.text import attacker_sentence, number
 from cloister.app.worker import ANSWER
@@ -61,6 +62,13 @@ _CELLS = ("type", "min", "max", "categories", "format", "spellings", "absent")
 _JOINED = {"spellings": "; ", "absent": " | "}  # fields of several words, and their separator
 _HEAD = ("dataset", "unit", "max_rows", "decimal", "thousands", "encoding")  # of all columns
 _READING = "-reading"  # ending of the name of a file with the settings of each file
+_ROWS = "long"
+_LAYOUTS = (
+    ("", "a table with one record a row"),
+    ("lines", "baskets, one a line, with commas between items"),
+    ("lines:;", "baskets, one a line, with semicolons between items"),
+    (_ROWS, "baskets, one item a row: the columns basket and item first"),
+)
 _CAP = "cap_epsilon"  # ignored if the ledger has a cap for the data set
 
 
@@ -88,9 +96,15 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         tables = [path.name for path in files if is_table(path) and path.name not in meanings]
         done = list(runs.read(_jobs(folder)))
         others = set(_reports(folder)) - {run.name for run in done}  # of commands in a terminal
-        names = {"tables": tables, "meanings": meanings, "runs": done, "reports": sorted(others)}
+        names: dict[str, object] = {
+            "tables": tables,
+            "meanings": meanings,
+            "runs": done,
+            "reports": sorted(others),
+        }
         costs = _costs(ledger) if done else {}
-        return shown(request, "files", 1, folder=folder, questions=QUESTIONS, costs=costs, **names)
+        names |= {"questions": QUESTIONS, "costs": costs, "layouts": _LAYOUTS}
+        return shown(request, "files", 1, folder=folder, **names)
 
     def columns(request: HttpRequest) -> Response:
         return about_columns(request, _Columns.of(folder, request.query_params))
@@ -105,7 +119,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             schema, own = state.schema(), "own-formats" in form
             # Only settings with one meaning are added without a question.
             reports = {
-                file: fitted(file, schema) if own else (schema, (), check_file(file, schema))
+                file: fitted(file, schema) if own else (schema, (), state.check(file, schema))
                 for file in state.files
             }
             losses = () if AS_IS in form else _losses({f: r for f, (*_, r) in reports.items()})
@@ -117,6 +131,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             if own:
                 text = reading_file({file.name: each for file, (each, *_) in reports.items()})
                 chosen.append(("reading", _written(text, folder, f"{stem}{_READING}").name))
+            chosen += [("baskets", state.baskets)] if state.baskets else []
             chosen += [(AS_IS, "1")] if AS_IS in form else []
             return to_page(request, f"/question?{urlencode(chosen)}")
         except CloisterError as error:
@@ -327,19 +342,23 @@ class _Columns:
         Fields of the schema that are not about one column.
     columns : mapping of str to mapping
         Fields of each column of the files.
+    baskets : str
+        Layout of market baskets, whose columns are the items of a codebook or a schema.
     """
 
     files: tuple[Path, ...]
     meaning: str
     head: Mapping[str, Any]
     columns: Mapping[str, Mapping[str, Any]]
+    baskets: str = ""
 
     @classmethod
     def of(cls, folder: Path, form: Form) -> Self:
         """Return the description from the files' types and a codebook or a schema."""
         files, meaning = _files(folder, form), form.get("meaning", "")
         head: Mapping[str, Any] = {"dataset": folder.name, "unit": "row"}
-        fields: Mapping[str, Mapping[str, Any]] = declared_types(files[0])
+        layout = form.get("baskets", "")
+        fields: Mapping[str, Mapping[str, Any]] = {} if layout else declared_types(files[0])
         if meaning in {file.name for file in files}:
             raise DataError(
                 f"file {meaning!r} holds records, so it cannot be their codebook; choose another."
@@ -349,8 +368,14 @@ class _Columns:
             if path.suffix.lower() == ".toml":
                 head = Schema.load(path).model_dump(exclude={"columns"})
             fields = {**fields, **read_codebook(path)}
+        if layout:
+            return cls(files, meaning, head, _items(fields), _layout(layout, files[0]))
         names = header(files[0], form.get("encoding") or head.get("encoding", ""))
         return cls(files, meaning, head, {name: fields.get(name, {}) for name in names if name})
+
+    def check(self, file: Path, schema: Schema) -> ReadingReport:
+        """Return the exact counts of a file, which only its owner sees."""
+        return check_file(source_of(file, (self.baskets,) if self.baskets else ()), schema)
 
     def with_form(self, form: Form) -> Self:
         """Return the description with the fields that the user entered on the page."""
@@ -436,6 +461,28 @@ class _Columns:
         return read_cell("min", text.replace(sign, "."), kind)
 
 
+def _items(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the items of a catalogue as columns of yes and no."""
+    if not fields:
+        raise DataError(
+            "baskets need a catalogue: choose a codebook or a schema with the name of each item."
+        )
+    return {name: {"type": "boolean", **cells} for name, cells in fields.items()}
+
+
+def _layout(chosen: str, file: Path) -> str:
+    """Return the layout of baskets; of rows, the first column has the basket, the second the item.
+
+    It is resolved already if the user comes back from the page of columns.
+    """
+    if chosen != _ROWS:
+        return chosen
+    names = header(file)
+    if len(names) < 2:
+        raise DataError("a file of one item a row needs a column of baskets and one of items.")
+    return f"{_ROWS}:{names[0]},{names[1]}"
+
+
 def _written(text: str, folder: Path, stem: str) -> Path:
     """Write TOML next to the files, unless an equal file exists."""
     for path in _inside(folder, folder.glob("*.toml")):
@@ -474,6 +521,9 @@ def _losses(reports: Mapping[Path, ReadingReport]) -> list[Loss]:
     found: dict[tuple[str, str], list[str]] = {}
     for file, report in reports.items():
         if not (report.causes or report.doubts or is_above(report)):
+            continue
+        if report.items:  # of baskets, which have no settings on the page
+            losses += [Loss(f"{file.name}: {sentence}") for sentence in report.sentences()]
             continue
         share = f"{report.lost:,} of {report.rows:,} rows ({report.row_share:.1%}) are left out."
         losses += [Loss(f"{file.name}: {share}")] if report.lost else []

@@ -487,6 +487,36 @@ def test_codes_of_missing_cells_are_mended_on_the_page(desk: TestClient, folder:
     assert say(desk, **{"as-is": "1"})[0].startswith("/question")
 
 
+def test_baskets_lead_to_rules(desk: TestClient, folder: Path, ledger: Path) -> None:
+    (folder / "goods.csv").write_text("name,type\nmilk,boolean\nbread,boolean\nbeer,boolean\n")
+    (folder / "north.csv").write_text("milk,bread\nbeer\nmilk,bread,beer\n" * 200)
+    lines = "".join(f"{i},milk\n{i},bread\n" for i in range(300))
+    (folder / "south.csv").write_text(f"receipt,item\n{lines}")
+    said = {"meaning": "goods.csv", "unit": "row", "dataset": "shop", "csrf": token(desk)}
+    assert "need a catalogue" in desk.get("/columns?file=north.csv&baskets=lines").text
+    page = desk.get("/columns?file=south.csv&baskets=long&meaning=goods.csv").text
+    assert 'name="baskets" value="long:receipt,item"' in page
+    assert "Items of the catalogue" in page
+    types = {f"type-{i}": "boolean" for i in range(3)}
+    wrong = {**said, **types, "file": "north.csv", "baskets": "lines:;"}
+    assert "are outside the catalogue" in (page := desk.post("/columns", data=wrong).text)
+    assert "another layout" in unescape(page)
+    for file, layout in (("north.csv", "lines"), ("south.csv", "long:receipt,item")):
+        answer = desk.post("/columns", data={**said, **types, "file": file, "baskets": layout})
+        assert path_of(desk, answer) == "/question", problem(answer.text)
+        query = dict(parse_qs(answer.url.query.decode()))
+        assert query["baskets"] == [layout]
+    asked = f"{answer.url.query.decode()}&ask=apriori&of=&nominal_n=300&epsilon=5&cap_epsilon=9"
+    assert path_of(desk, spend(desk, asked, "apriori")) == "/runs/apriori"
+    end = time.monotonic() + 120
+    while "Read the report" not in (page := unescape(desk.get("/runs/apriori").text)):
+        assert "At work" in page, page
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    assert "--baskets long:receipt,item" in page
+    assert "bread" in page
+
+
 def test_files_are_used_as_they_are_only_where_a_person_says_so(
     desk: TestClient, folder: Path, ledger: Path
 ) -> None:
