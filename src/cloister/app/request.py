@@ -28,6 +28,8 @@ class Request(BaseModel):
     schema_file : Path
     reading : Path, optional
         Settings of each file, as in :class:`~cloister.app.files.SiloFiles`.
+    baskets : tuple of str
+        Layouts of market baskets, likewise.
     columns, epsilon, nominal_n, max_loss
         As in :class:`~cloister.app.job.Job`.
     ledger : Path
@@ -45,6 +47,7 @@ class Request(BaseModel):
     files: dict[str, Path]
     schema_file: Path
     reading: Path | None = None
+    baskets: tuple[str, ...] = ()
     columns: tuple[str, ...]
     epsilon: float | None
     nominal_n: int
@@ -76,6 +79,7 @@ class Request(BaseModel):
         return [
             *("run", *map(_word, self.files.values()), "--schema", _word(self.schema_file)),
             *(("--reading", _word(self.reading)) if self.reading else ()),
+            *(word for layout in self.baskets for word in ("--baskets", layout)),
             *((f"--columns={_listed(self.columns)}",) if subset else ()),
             *("--task", self.task),
             *(word for option in options for word in ("--set", option)),

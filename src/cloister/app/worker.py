@@ -56,7 +56,8 @@ def _run(text: bytes) -> None:
     before = plan_warnings(job.plan, job.schema)
     for warning in before:
         _write("warning", text=warning)
-    records = SiloFiles(paths=request.files, reading=request.reading).read(job.schema, job.columns)
+    files = SiloFiles(paths=request.files, reading=request.reading, baskets=request.baskets)
+    records = files.read(job.schema, job.columns)
     payment = Payment(ledger=request.ledger, cap_epsilon=request.cap_epsilon)
     # Raises before a ledger is opened. The page has shown the notices, and no file may keep them.
     job.loss_notices(records)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from threading import Timer
 
 from cloister.app.payment import default_ledger
 from cloister.cli.output import Output
 from cloister.core.errors import DataError
 from cloister.federation.settings import SiloSettings, load_role
 from cloister.federation.silo.site import Site
+
+_AFTER_FIRST_PAGE = 2.0  # seconds, in which no loading slows the page of files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> None:
     """Serve until Ctrl-C."""
-    from cloister.console.desk import desk_app
+    from cloister.console.desk import desk_app, warm_up
     from cloister.console.guard import Guard
     from cloister.console.server import listening, serve
     from cloister.console.silo import silo_app
@@ -52,5 +55,9 @@ def run(args: argparse.Namespace, out: Output) -> None:
         out.say("Open this link in a browser on this machine. It works once, for 15 minutes:")
         out.say(f"  {guard.link}")
         out.say("Ctrl-C stops the console and ends all access to it.")
+        if not args.config:
+            ahead = Timer(_AFTER_FIRST_PAGE, warm_up)
+            ahead.daemon = True
+            ahead.start()
         sys.stdout.flush()  # a pipe would hold the link back until the end
         serve(guard, socket)

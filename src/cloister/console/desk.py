@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +27,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from cloister.app.answer import Answer
+from cloister.app.files import source_of
 from cloister.app.forecast import expected, plan_warnings
 from cloister.app.text import attacker_sentence, number
 from cloister.app.worker import ANSWER
@@ -33,10 +35,11 @@ from cloister.console.curve import curve
 from cloister.console.guard import Form
 from cloister.console.jobs import EVENTS, Run, Runs
 from cloister.console.parts import a_picture, a_report, budget_gauge, console_app, to_page
+from cloister.console.preview import preview_of
 from cloister.console.questions import AS_IS, FormState
 from cloister.core.capability import QUESTION_GROUPS, QUESTIONS
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
-from cloister.core.html import page
+from cloister.core.html import compile_ahead, page
 from cloister.data import (
     ReadingReport,
     Remedy,
@@ -50,11 +53,22 @@ from cloister.data.check import fitted
 from cloister.data.schema import Schema, read_cell, read_codebook, reading_file
 from cloister.privacy import accounting
 from cloister.privacy.ledger import Ledger
+from cloister.protocol.code import preload_digests
+from cloister.tasks import TASKS
 
 _PAGES = (("/", "Files and answers"),)
-_CELLS = ("type", "min", "max", "categories", "format", "spellings")  # fields of one column
+# Fields of one column.
+_CELLS = ("type", "min", "max", "categories", "format", "spellings", "absent")
+_JOINED = {"spellings": "; ", "absent": " | "}  # fields of several words, and their separator
 _HEAD = ("dataset", "unit", "max_rows", "decimal", "thousands", "encoding")  # of all columns
 _READING = "-reading"  # ending of the name of a file with the settings of each file
+_ROWS = "long"
+_LAYOUTS = (
+    ("", "a table with one record a row"),
+    ("lines", "baskets, one a line, with commas between items"),
+    ("lines:;", "baskets, one a line, with semicolons between items"),
+    (_ROWS, "baskets, one item a row: the columns basket and item first"),
+)
 _CAP = "cap_epsilon"  # ignored if the ledger has a cap for the data set
 
 
@@ -69,6 +83,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         The ledger that commands of this user charge.
     """
     runs = Runs(folder)
+    compile_ahead("desk.html")
 
     def shown(request: HttpRequest, view: str, step: int, **values: object) -> Response:
         common = {"csrf": request.state.csrf, "pages": _PAGES, "step": step}
@@ -81,9 +96,15 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         tables = [path.name for path in files if is_table(path) and path.name not in meanings]
         done = list(runs.read(_jobs(folder)))
         others = set(_reports(folder)) - {run.name for run in done}  # of commands in a terminal
-        names = {"tables": tables, "meanings": meanings, "runs": done, "reports": sorted(others)}
+        names: dict[str, object] = {
+            "tables": tables,
+            "meanings": meanings,
+            "runs": done,
+            "reports": sorted(others),
+        }
         costs = _costs(ledger) if done else {}
-        return shown(request, "files", 1, folder=folder, questions=QUESTIONS, costs=costs, **names)
+        names |= {"questions": QUESTIONS, "costs": costs, "layouts": _LAYOUTS}
+        return shown(request, "files", 1, folder=folder, **names)
 
     def columns(request: HttpRequest) -> Response:
         return about_columns(request, _Columns.of(folder, request.query_params))
@@ -98,7 +119,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             schema, own = state.schema(), "own-formats" in form
             # Only settings with one meaning are added without a question.
             reports = {
-                file: fitted(file, schema) if own else (schema, (), check_file(file, schema))
+                file: fitted(file, schema) if own else (schema, (), state.check(file, schema))
                 for file in state.files
             }
             losses = () if AS_IS in form else _losses({f: r for f, (*_, r) in reports.items()})
@@ -110,6 +131,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             if own:
                 text = reading_file({file.name: each for file, (each, *_) in reports.items()})
                 chosen.append(("reading", _written(text, folder, f"{stem}{_READING}").name))
+            chosen += [("baskets", state.baskets)] if state.baskets else []
             chosen += [(AS_IS, "1")] if AS_IS in form else []
             return to_page(request, f"/question?{urlencode(chosen)}")
         except CloisterError as error:
@@ -152,6 +174,26 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
     def errors(request: HttpRequest) -> Response:
         entered = _asked(folder, request.query_params)
         return a_picture(curve(entered.errors(), entered.epsilon))
+
+    previews: dict[tuple[str, str], Answer] = {}  # of a page and of its picture
+
+    def previewed(request: HttpRequest) -> tuple[FormState, Answer]:
+        entered = _asked(folder, request.query_params)
+        key = (request.url.query, entered.schema.digest())
+        answer = previews.get(key)
+        if answer is None:
+            answer = preview_of(entered.job(), entered.nominal_n)
+            previews.clear()
+            previews[key] = answer
+        return entered, answer
+
+    def preview(request: HttpRequest) -> Response:
+        entered, answer = previewed(request)
+        values = {"asked": entered, "answer": answer, "query": request.url.query}
+        return shown(request, "preview", 3, **values)
+
+    def preview_picture(request: HttpRequest) -> Response:
+        return a_picture(previewed(request)[1].picture)
 
     def run(request: HttpRequest) -> Response:
         entered, priced = (
@@ -218,12 +260,21 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         Route("/columns", describe, methods=["POST"]),
         Route("/question", question),
         Route("/errors.svg", errors),
+        Route("/preview", preview),
+        Route("/preview.svg", preview_picture),
         Route("/run", run, methods=["POST"]),
         Route("/runs/{name}", progress),
         Route("/runs/{name}/picture.svg", picture),
         Route("/runs/{name}/stop", stop, methods=["POST"]),
         Route("/reports/{name}", report),
     )
+
+
+def warm_up() -> None:
+    """Load what the first price of a question needs; it takes seconds, so no page waits for it."""
+    import_module("scipy.special")
+    import_module("scipy.signal")  # survival times
+    preload_digests(TASKS, QUESTIONS)
 
 
 # Files --------------------------------------------------------------------------------------------
@@ -291,19 +342,23 @@ class _Columns:
         Fields of the schema that are not about one column.
     columns : mapping of str to mapping
         Fields of each column of the files.
+    baskets : str
+        Layout of market baskets, whose columns are the items of a codebook or a schema.
     """
 
     files: tuple[Path, ...]
     meaning: str
     head: Mapping[str, Any]
     columns: Mapping[str, Mapping[str, Any]]
+    baskets: str = ""
 
     @classmethod
     def of(cls, folder: Path, form: Form) -> Self:
         """Return the description from the files' types and a codebook or a schema."""
         files, meaning = _files(folder, form), form.get("meaning", "")
         head: Mapping[str, Any] = {"dataset": folder.name, "unit": "row"}
-        fields: Mapping[str, Mapping[str, Any]] = declared_types(files[0])
+        layout = form.get("baskets", "")
+        fields: Mapping[str, Mapping[str, Any]] = {} if layout else declared_types(files[0])
         if meaning in {file.name for file in files}:
             raise DataError(
                 f"file {meaning!r} holds records, so it cannot be their codebook; choose another."
@@ -313,8 +368,14 @@ class _Columns:
             if path.suffix.lower() == ".toml":
                 head = Schema.load(path).model_dump(exclude={"columns"})
             fields = {**fields, **read_codebook(path)}
+        if layout:
+            return cls(files, meaning, head, _items(fields), _layout(layout, files[0]))
         names = header(files[0], form.get("encoding") or head.get("encoding", ""))
         return cls(files, meaning, head, {name: fields.get(name, {}) for name in names if name})
+
+    def check(self, file: Path, schema: Schema) -> ReadingReport:
+        """Return the exact counts of a file, which only its owner sees."""
+        return check_file(source_of(file, (self.baskets,) if self.baskets else ()), schema)
 
     def with_form(self, form: Form) -> Self:
         """Return the description with the fields that the user entered on the page."""
@@ -336,8 +397,8 @@ class _Columns:
         if key not in _CELLS or column not in self.columns:
             raise PlanError("this button names no setting; load its page again.")
         cells = dict(self.columns[column])
-        if key == "spellings" and cells.get(key):  # files may have different words
-            text = "; ".join(dict.fromkeys(f"{_text(cells[key])}; {text}".split("; ")))
+        if (sign := _JOINED.get(key)) and cells.get(key):  # files may have different words
+            text = sign.join(dict.fromkeys(f"{_text(cells[key])}{sign}{text}".split(sign)))
         cells[key] = text
         return replace(self, columns={**self.columns, column: cells})
 
@@ -383,6 +444,9 @@ class _Columns:
             texts["categories"] = read_cell("categories", words, "category")
         if isinstance(words := texts.get("spellings"), str):
             texts["spellings"] = _spellings(words)
+        if isinstance(words := texts.get("absent"), str):
+            # Not read_cell: a word may have the comma of a number or the slashes of a date.
+            texts["absent"] = tuple(filter(None, map(str.strip, words.split("|"))))
         return texts
 
     def _bound(self, text: str, kind: str, written: str) -> Any:
@@ -395,6 +459,28 @@ class _Columns:
         if (match := re.search(r"\d([.,' ])\d{3}(\D|$)", text)) and match[1] != sign:
             raise PlanError(f"write the bound {text!r} without signs between thousands.")
         return read_cell("min", text.replace(sign, "."), kind)
+
+
+def _items(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the items of a catalogue as columns of yes and no."""
+    if not fields:
+        raise DataError(
+            "baskets need a catalogue: choose a codebook or a schema with the name of each item."
+        )
+    return {name: {"type": "boolean", **cells} for name, cells in fields.items()}
+
+
+def _layout(chosen: str, file: Path) -> str:
+    """Return the layout of baskets; of rows, the first column has the basket, the second the item.
+
+    It is resolved already if the user comes back from the page of columns.
+    """
+    if chosen != _ROWS:
+        return chosen
+    names = header(file)
+    if len(names) < 2:
+        raise DataError("a file of one item a row needs a column of baskets and one of items.")
+    return f"{_ROWS}:{names[0]},{names[1]}"
 
 
 def _written(text: str, folder: Path, stem: str) -> Path:
@@ -434,7 +520,10 @@ def _losses(reports: Mapping[Path, ReadingReport]) -> list[Loss]:
     losses: list[Loss] = []
     found: dict[tuple[str, str], list[str]] = {}
     for file, report in reports.items():
-        if not (report.causes or is_above(report)):
+        if not (report.causes or report.doubts or is_above(report)):
+            continue
+        if report.items:  # of baskets, which have no settings on the page
+            losses += [Loss(f"{file.name}: {sentence}") for sentence in report.sentences()]
             continue
         share = f"{report.lost:,} of {report.rows:,} rows ({report.row_share:.1%}) are left out."
         losses += [Loss(f"{file.name}: {share}")] if report.lost else []
@@ -445,6 +534,9 @@ def _losses(reports: Mapping[Path, ReadingReport]) -> list[Loss]:
                 found.setdefault(_on_page(column.remedy), []).append(sentence)
             elif column.sentence:
                 losses.append(Loss(f"{file.name}: {column.sentence}"))
+            if doubt := column.doubt:  # a run would stop, since only the owner knows
+                meaning = doubt.sentence.removesuffix(f": {doubt.remedy}")
+                found.setdefault(_on_page(doubt.remedy), []).append(f"{file.name}: {meaning}.")
     for (way_out, apply), sentences in found.items():
         if not way_out:
             losses += map(Loss, sentences)
@@ -474,6 +566,7 @@ _FIELDS = {
     "thousands": "Thousands signs",
     "encoding": "Encoding",
     "format": "Dates are written",
+    "absent": "Missing cells",
 }
 _SHOWN = {
     **{"%d.%m.%Y": "31.12.2024", "%d.%m.%y": "31.12.24", "%Y/%m/%d": "2024/12/31"},

@@ -35,6 +35,7 @@ _KEPT = (
     "file",
     "schema",
     "reading",
+    "baskets",
     "as-is",
     "nominal_n",
     "epsilon",

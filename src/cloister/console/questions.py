@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from cloister.app.files import name_silos, schemas_of
+from cloister.app.files import name_silos, schemas_of, source_of
 from cloister.app.forecast import margins
 from cloister.app.job import Job
 from cloister.app.request import Request
@@ -109,6 +109,11 @@ class FormState:
     def question(self) -> Question:
         """The chosen question."""
         return QUESTIONS[self.name]
+
+    @property
+    def baskets(self) -> tuple[str, ...]:
+        """The layout of the files, if they are market baskets."""
+        return tuple(filter(None, [self.form.get("baskets", "")]))
 
     def _suitable(self, suits: Suits) -> tuple[str, ...]:
         return tuple(column.name for column in self.schema.columns if _SUITS[suits](column))
@@ -306,6 +311,7 @@ class FormState:
             files=name_silos(self.files),
             schema_file=self.schema_file,
             reading=self.reading,
+            baskets=self.baskets,
             columns=self.columns,
             epsilon=epsilon,
             nominal_n=self.nominal_n,
@@ -323,7 +329,9 @@ class FormState:
         """Raise DataError, which only the owner may see, if too many rows would be excluded."""
         columns = self.columns
         schemas = schemas_of(self.schema, self.files, self.reading)
-        reports = [check_file(file, schemas[file], columns) for file in self.files]
+        reports = [
+            check_file(source_of(file, self.baskets), schemas[file], columns) for file in self.files
+        ]
         refuse_loss(reports, roles_of(self._options(), columns), self.max_loss)
 
 

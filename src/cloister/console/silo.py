@@ -16,7 +16,7 @@ from cloister.app.report.page import render_report
 from cloister.console.history import History, history_of
 from cloister.console.parts import a_report, budget_gauge, console_app, to_page
 from cloister.core.errors import DataError
-from cloister.core.html import page
+from cloister.core.html import compile_ahead, page
 from cloister.data.reading import ReadingReport
 from cloister.federation.silo.agent import MODEL
 from cloister.federation.silo.decisions import (
@@ -40,6 +40,7 @@ _PAGES = (("/", "Jobs and budget"), ("/audit", "Audit log"))
 
 def silo_app(site: Site) -> Starlette:
     """Return the pages of a silo, to be wrapped in :class:`~cloister.console.guard.Guard`."""
+    compile_ahead("silo.html")
 
     def shown(request: Request, view: str, **values: object) -> Response:
         common = {"silo": site.settings.name, "csrf": request.state.csrf, "pages": _PAGES}

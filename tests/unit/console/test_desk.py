@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 import tomllib
 from contextlib import suppress
@@ -21,9 +22,10 @@ from starlette.testclient import TestClient
 from cloister.app.answer import Answer
 from cloister.app.worker import ANSWER, events_in
 from cloister.cli import _parser
-from cloister.console.desk import desk_app
+from cloister.console.desk import desk_app, warm_up
 from cloister.console.guard import Guard
 from cloister.console.jobs import EVENTS, LOG
+from cloister.console.preview import preview_of
 from cloister.console.questions import FormState
 from cloister.core.capability import CAPABILITIES, COMMANDS, QUESTION_GROUPS, QUESTIONS
 from cloister.data.schema import Column, Schema
@@ -465,6 +467,56 @@ def test_yes_and_no_of_another_language_are_mended_on_the_page(
         assert "this button names no setting" in problem(say(desk, apply=wrong, **said)[1])
 
 
+def test_codes_of_missing_cells_are_mended_on_the_page(desk: TestClient, folder: Path) -> None:
+    for name, code in zip(FILES, ("999", "9999"), strict=True):
+        rows = ["50,70,no,no"] * 300 + [f"{code},70,no,no"] * 9
+        (folder / name).write_text("\n".join(["age,weight,smoker,asthma", *rows]))
+    where, page = say(desk)
+    assert where.startswith("/columns")
+    assert "column 'age': '999' out of range; if they mark missing cells." in page
+    assert [words for _, words in buttons(page)] == [
+        f"Set the field 'Missing cells' of 'age' to '{code}'." for code in ("999", "9999")
+    ]
+    assert "absent =" not in page
+    proposals = [unescape(one) for one in re.findall('name="proposal" value="(.*?)">', page)]
+    where, page = say(desk, **{"apply-all": "1", "proposal": proposals})  # type: ignore[arg-type]
+    assert where.startswith("/question"), problem(page)
+    assert Schema.load(folder / "ward.toml").columns[0].absent == ("999", "9999")
+    assert say(desk, **{"absent-0": "999,5 | 9999 |999"})[0].startswith("/question")
+    assert Schema.load(folder / "ward-2.toml").columns[0].absent == ("999,5", "9999", "999")
+    assert say(desk, **{"as-is": "1"})[0].startswith("/question")
+
+
+def test_baskets_lead_to_rules(desk: TestClient, folder: Path, ledger: Path) -> None:
+    (folder / "goods.csv").write_text("name,type\nmilk,boolean\nbread,boolean\nbeer,boolean\n")
+    (folder / "north.csv").write_text("milk,bread\nbeer\nmilk,bread,beer\n" * 200)
+    lines = "".join(f"{i},milk\n{i},bread\n" for i in range(300))
+    (folder / "south.csv").write_text(f"receipt,item\n{lines}")
+    said = {"meaning": "goods.csv", "unit": "row", "dataset": "shop", "csrf": token(desk)}
+    assert "need a catalogue" in desk.get("/columns?file=north.csv&baskets=lines").text
+    page = desk.get("/columns?file=south.csv&baskets=long&meaning=goods.csv").text
+    assert 'name="baskets" value="long:receipt,item"' in page
+    assert "Items of the catalogue" in page
+    types = {f"type-{i}": "boolean" for i in range(3)}
+    wrong = {**said, **types, "file": "north.csv", "baskets": "lines:;"}
+    assert "are outside the catalogue" in (page := desk.post("/columns", data=wrong).text)
+    assert "another layout" in unescape(page)
+    for file, layout in (("north.csv", "lines"), ("south.csv", "long:receipt,item")):
+        answer = desk.post("/columns", data={**said, **types, "file": file, "baskets": layout})
+        assert path_of(desk, answer) == "/question", problem(answer.text)
+        query = dict(parse_qs(answer.url.query.decode()))
+        assert query["baskets"] == [layout]
+    asked = f"{answer.url.query.decode()}&ask=apriori&of=&nominal_n=300&epsilon=5&cap_epsilon=9"
+    assert path_of(desk, spend(desk, asked, "apriori")) == "/runs/apriori"
+    end = time.monotonic() + 120
+    while "Read the report" not in (page := unescape(desk.get("/runs/apriori").text)):
+        assert "At work" in page, page
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    assert "--baskets long:receipt,item" in page
+    assert "bread" in page
+
+
 def test_files_are_used_as_they_are_only_where_a_person_says_so(
     desk: TestClient, folder: Path, ledger: Path
 ) -> None:
@@ -672,6 +724,54 @@ def test_names_of_columns_suggest_their_role() -> None:
     form = ImmutableMultiDict({"ask": "survival"})
     asked = FormState(form, (Path("a.csv"),), Path("d.toml"), schema)
     assert asked.roles == {"time": "Follow-up", "event": "has_died", "by": ""}
+
+
+def test_the_form_of_an_answer_is_drawn_without_the_files(
+    desk: TestClient, folder: Path, ledger: Path
+) -> None:
+    where, _ = say(desk, unit="asthma", max_rows="3")
+    query = f"{where.partition('?')[2]}&ask=describe&nominal_n=100000&epsilon=1"
+    assert f"/preview?{query}" in unescape(desk.get(f"/question?{query}").text)
+    for name in FILES:
+        (folder / name).write_text("no,table\n")
+    page = desk.get(f"/preview?{query}").text
+    assert "Made-up numbers" in page
+    assert "not read" in page
+    assert SENTINEL not in page
+    assert desk.get(f"/preview.svg?{query}").text.startswith("<svg")
+    assert not ledger.exists()
+    assert "must be a whole number" in desk.get(f"/preview?{query}&nominal_n=x").text
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_question_has_a_form_of_its_answer(name: str) -> None:
+    columns = (
+        Column(name="sex", type="category", categories=("f", "m")),
+        Column(name="age", type="integer", min=18, max=100),
+        Column(name="days", type="number", min=0, max=1000),
+        *(Column(name=word, type="boolean") for word in ("dead", "treated", "asthma")),
+        Column(name="score", type="number", min=0, max=1),
+        Column(name="seen", type="date", min="2015-01-01", max="2025-01-01"),
+    )
+    form = ImmutableMultiDict({"ask": name, "nominal_n": "300", "epsilon": "30"})
+    entered = FormState(
+        form, (Path("a"), Path("b")), Path("s"), Schema(dataset="ward", unit="row", columns=columns)
+    )
+    answer = preview_of(entered.job(), entered.nominal_n)
+    assert answer.lines[0][1]
+    assert answer.rows
+    assert answer.picture.startswith("<svg") or name == "regression-evaluation"
+
+
+def test_what_a_first_price_needs_is_loaded_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    warmed: list[str] = []
+    monkeypatch.setattr(
+        "cloister.console.desk.preload_digests", lambda _, names: warmed.extend(names)
+    )
+    warm_up()
+    assert warmed == [*QUESTIONS]
+    assert {"scipy.signal", "scipy.special"} <= sys.modules.keys()
 
 
 def test_less_epsilon_is_shown_to_give_less(desk: TestClient) -> None:

@@ -53,6 +53,13 @@ def page(template: str, **values: object) -> str:
     return _templates().get_template(template).render({"root": "", **values})
 
 
+def compile_ahead(template: str) -> None:
+    """Compile a template with those that it uses, so that its first page does not wait."""
+    environment = _templates()
+    for name in ("layout.html", "parts.html", template):
+        environment.get_template(name)
+
+
 def static(name: str) -> str:
     """Return a file of this folder unchanged, such as ``console.css``."""
     return (files(__name__) / name).read_text("utf-8")
