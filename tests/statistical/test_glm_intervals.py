@@ -104,7 +104,19 @@ def sites(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
     return cells, np.column_stack([x, np.eye(8)[site][:, 1:]])
 
 
+BENT = (*(number(name, 0, 15) for name in "abc"), number("y", -15, 15))
+
+
+def bent(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
+    """Return a target that grows with the square of a skewed column, so that few records decide."""
+    X = rng.exponential(1, (n, 3)).clip(0, 15)
+    y = X @ [0.1, -0.4, 0.2] + (X[:, 0] - 1) ** 2 / 2
+    cells = clipped(BENT, *X.T, y / y.std() + rng.normal(size=n))
+    return cells, cells[:, :3]
+
+
 CASES = {
+    "few far records": Case("gaussian", BENT, bent, 20_000),
     "rare column": Case("gaussian", RARE, rare),
     "rare column, little noise": Case("gaussian", RARE, rare, 20_000, 4.0),
     "rare events": Case("binomial", EVENTS, rare_events),
@@ -227,6 +239,10 @@ def no_cap(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(design, "_FAR", 1e9)
 
 
+def steep_tails(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Family, "steepest", 4.0)
+
+
 def nothing_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(design, "_SEEN", -1e9)
     patch.setattr(newton, "_WEAK", -1e9)
@@ -255,6 +271,7 @@ def noise_before_its_scale(patch: pytest.MonkeyPatch) -> None:
     ("broken", "name"),
     [
         (no_cap, "rare column, little noise"),
+        (steep_tails, "few far records"),
         (nothing_dropped, "rare column"),
         (no_floor, "rare events"),
         (last_curvature_unused, "counts"),

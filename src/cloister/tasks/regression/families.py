@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 
 from cloister.core.arrays import Floats
+from cloister.tasks.regression.tails import STEEPEST
 
 _FARTHEST = 30.0  # margin, beyond which an exponential no longer grows
 _RARE, _RARE_COUNT = 0.2, 0.2  # means below which events may hide behind the noise of counts
 _LEAST_SHARE, _LEAST_MEAN = 0.01, 0.02  # of a null model
+_STEEPEST_LINEAR = 1.9
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,15 @@ class Family:
     def linear(self) -> bool:
         """True if the margin is the mean, so that the curvature is that of least squares."""
         return self.name == "gaussian"
+
+    @property
+    def steepest(self) -> float:
+        """Largest power by which the numbers of large gradients fall.
+
+        Residuals of least squares have no bound: a few that are far larger than all others may hide
+        behind the noise of counts.
+        """
+        return _STEEPEST_LINEAR if self.linear else STEEPEST
 
     @property
     def counts(self) -> bool:

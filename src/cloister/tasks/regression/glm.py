@@ -91,7 +91,7 @@ class GeneralizedLinear(Gaussian):
     Notes
     -----
     A unit adds the sum over its rows, cut to a length. Rows are explained in
-    :mod:`cloister.tasks.regression.design`, privacy in docs/proofs/glm.md.
+    :mod:`cloister.tasks.regression.design`, privacy in docs/proofs/regression.md.
     """
 
     name: ClassVar[str] = "glm"

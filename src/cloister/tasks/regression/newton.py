@@ -29,7 +29,14 @@ from cloister.tasks.regression.engine import (
     packed_of,
     products,
 )
-from cloister.tasks.regression.tails import CLASSES, Tail, class_of, cut_of_squares, middle_class
+from cloister.tasks.regression.tails import (
+    CLASSES,
+    STEEPEST,
+    Tail,
+    class_of,
+    cut_of_squares,
+    middle_class,
+)
 
 _WEAK = 4 * sqrt(2)  # deviations of noise, below which the curvature of a category is too small
 _SAME_WAY = 0.7  # share of the records of dropped categories that point in the same direction
@@ -166,7 +173,12 @@ def _ball(name: str, size: int, weight: float) -> Block:
 
 
 def read_step(
-    fit: Fitted, released: Mapping[str, NoisyBlock], most: float | None, *, same: bool
+    fit: Fitted,
+    released: Mapping[str, NoisyBlock],
+    most: float | None,
+    *,
+    same: bool,
+    steepest: float = STEEPEST,
 ) -> tuple[Fitted, Gradient, Floats]:
     """Return the state with the curvature of a round, its gradient, and the curvature's change.
 
@@ -176,6 +188,8 @@ def read_step(
         Largest usual curvature in the first such round: its cut did not know the sizes.
     same : bool
         If True, all rounds estimate one curvature.
+    steepest : float
+        Largest power by which the numbers of large sizes fall.
     """
     words, noise_std = released["curvature"].in_records(BITS)
     # Of an entry off the diagonal, whose products have the factor root of 2.
@@ -187,7 +201,7 @@ def read_step(
         found = found.drawn_to(fit.of_curvature, same)
     else:
         sizes, noise_std = released["sizes"].in_records()
-        tail = Tail.of(sizes[1], noise_std, most, fit.columns.n)
+        tail = Tail.of(sizes[1], noise_std, most, fit.columns.n, steepest)
         found = replace(found, lost=float(tail.excess(np.array([fit.length]))[0]))
     value, noise_std = released["gradient"].in_records(BITS)
     gradient = Gradient(fit.weights, value * fit.cut, noise_std * fit.cut, fit.lost)
@@ -228,6 +242,7 @@ def stepped(
     growth: tuple[float, float],
     move: Callable[[Fitted, Gradient], Solution],
     typical: float = 1.0,
+    steepest: float = STEEPEST,
 ) -> tuple[Fitted, Gradient]:
     """Return the state with weights one step on and the cuts of the next round.
 
@@ -246,6 +261,8 @@ def stepped(
         Returns the solution one step on.
     typical : float
         Factor of the size that half of the units reach, if sizes were raised.
+    steepest : float
+        As of :func:`read_step`.
     """
     counts, noise_std = released.in_records()
     columns, weights = fit.columns, {block.name: block.weight for block in following}
@@ -255,7 +272,7 @@ def stepped(
     def price(name: str) -> float:
         return multiplier / sqrt(weights[name])
 
-    tail = Tail.of(counts[0], noise_std, most[0], columns.n)
+    tail = Tail.of(counts[0], noise_std, most[0], columns.n, steepest)
     cut, lost = tail.cut(price("gradient"))
     first = len(counts) == 2
     if first:  # the first cut did not know the sizes
@@ -270,7 +287,7 @@ def stepped(
         lost=hypot(growth[0] * lost, hidden),
     )
     if first:
-        tail = Tail.of(counts[1], noise_std, most[1], columns.n)
+        tail = Tail.of(counts[1], noise_std, most[1], columns.n, steepest)
         length, lost = tail.cut(price("curvature"))
         # Sizes were counted at the null model; elsewhere most weights may be larger.
         fit = replace(fit, length=length * growth[1], lost_curvature=lost * growth[1])

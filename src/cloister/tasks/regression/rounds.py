@@ -262,7 +262,10 @@ class Model:
             fit = replace(fit, columns=self.design.read_counts(t, fit.columns, released))
             return replace(known, fit=fit if t == PLACES else self._at_null(fit))
         most = self._most(fit.columns)[1] if t == NULL else None
-        fit, gradient, change = read_step(fit, released, most, same=self.family.linear)
+        family = self.family
+        fit, gradient, change = read_step(
+            fit, released, most, same=family.linear, steepest=family.steepest
+        )
         known = replace(known, fit=fit, bend=change)
         if t == LAST:
             fit = replace(fit, last=gradient.value, last_std=gradient.noise_std)
@@ -274,8 +277,9 @@ class Model:
             self.blocks(t),
             self.blocks(t + 1),
             most=self._most(fit.columns),
-            growth=(1.0, self.family.growth(self._null_weight(fit.columns))),
+            growth=(1.0, family.growth(self._null_weight(fit.columns))),
             move=lambda fit, gradient: self._moved(fit, [gradient]),
+            steepest=family.steepest,
         )
         known = replace(known, fit=fit)
         if t == NULL:

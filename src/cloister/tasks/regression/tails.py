@@ -24,7 +24,7 @@ CLASSES = 2.0 ** (np.arange(-24, 41) / 2)
 """Upper ends of the classes in which sizes are counted, two to an octave."""
 
 _SURE, _CERTAIN = 3.0, 5.0  # deviations of noise above which a count is relied on
-_FLATTEST, _STEEPEST = 1.4, 4.0  # powers of a tail
+_FLATTEST, STEEPEST = 1.4, 4.0  # powers of a tail
 _SAME_WAY = 0.7  # share of cut parts that point in the same direction
 _DRAWS = 64  # of the noise of counts
 _PLACES = 60  # at which a cut is tried
@@ -57,8 +57,13 @@ class Tail:
     most: float
 
     @classmethod
-    def of(cls, counts: Floats, noise_std: float, most: float, n: float) -> Self:
-        """Return the tail of `n` units whose sizes are probably at most `most`."""
+    def of(
+        cls, counts: Floats, noise_std: float, most: float, n: float, steepest: float = STEEPEST
+    ) -> Self:
+        """Return the tail of `n` units whose sizes are probably at most `most`.
+
+        It falls by a power of at most `steepest`.
+        """
         above = np.append(np.cumsum(counts[:0:-1])[::-1], 0.0)
         seen = np.flatnonzero(above > _CERTAIN * noise_std * np.sqrt(np.arange(len(counts))[::-1]))
         # The largest size is a guess if units have many rows: counts may show larger ones.
@@ -75,7 +80,7 @@ class Tail:
             last += 1
         left = np.maximum(above[:, last], 1e-3)
         before = np.maximum(above[:, max(last - 2, 0)], 1.0)  # an octave lower
-        power = np.clip(np.log2(before / left), _FLATTEST, _STEEPEST)
+        power = np.clip(np.log2(before / left), _FLATTEST, steepest)
         return cls(above, power[:, None], middle, last, max(most, CLASSES[last] * 1.01))
 
     def excess(self, cuts: Floats) -> Floats:

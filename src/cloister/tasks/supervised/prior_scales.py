@@ -26,6 +26,7 @@ _WINDOW = 3.0  # deviations on each side of the centre
 _SURE = 3.0  # deviations of noise, up to which records may be hidden
 _MOST_HIDDEN = 0.4  # share of all records
 _ALIKE = 0.9  # share of all records in two bins
+_FREQUENT = 0.7  # share of all records in one bin
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,10 @@ def spread_of(counts: Floats, window: Floats, noise_std: float, n: float) -> Spr
     seen = counts * _sure(counts, noise_std) * _sure(counts[::-1], noise_std)[::-1]
     square = max(float(seen @ (middles - centre) ** 2) / n, 0.0)
     most = float((inside[1:] + inside[:-1]).max()) / n
-    alike = most > _ALIKE and sqrt(square) < 2 * (ends[TAILS + 1] - ends[TAILS])
-    hidden = sqrt(noise_std * sqrt(BINS) / n) if alike else 0.0
+    frequent = most > _ALIKE or float(inside.max()) > _FREQUENT * n
+    alike = frequent and sqrt(square) < 2 * (ends[TAILS + 1] - ends[TAILS])
+    # Records without a frequent value may be in so many bins that noise hides them.
+    hidden = sqrt(noise_std * sqrt(BINS) / n) if frequent else 0.0
     return Spread(centre, min(max(deviation, sqrt(square), hidden), 1.0), square, bool(alike))
 
 

@@ -234,6 +234,18 @@ def test_without_noise_a_cut_is_the_price_of_what_it_takes_away() -> None:
         assert 0.7 * lost < excess < 2 * 0.7 * lost + 30
 
 
+def test_a_tail_that_may_be_flatter_asks_for_a_longer_cut() -> None:
+    """Sizes of a normal law, and a few far ones that noise hides."""
+    sizes = np.concatenate([np.abs(np.random.default_rng(0).normal(size=20_000)), np.full(60, 9.0)])
+    counts = np.bincount(class_of(sizes), minlength=len(CLASSES)).astype(float)
+    counts += np.random.default_rng(1).normal(0, 18.0, len(counts))
+    (short, lost), (long, more) = (
+        Tail.of(counts, 18.0, 200.0, len(sizes), steepest).cut(30.0) for steepest in (4.0, 1.9)
+    )
+    assert long > 1.3 * short
+    assert more > lost
+
+
 def test_a_cut_of_squares_falls_with_its_price() -> None:
     sizes = np.abs(np.random.default_rng(2).normal(0, 1, 20_000))
     counts = np.bincount(class_of(sizes), minlength=len(CLASSES)).astype(float)

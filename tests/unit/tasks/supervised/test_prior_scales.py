@@ -78,3 +78,17 @@ def test_both_ends_of_the_box_are_in_its_bins() -> None:
     one = 1 << 16
     words = frame.count_places(np.array([[-one], [one]], np.int32)) >> COUNT_BITS
     assert words.tolist() == [1, *[0] * (BINS - 2), 1, 2]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_records_apart_from_a_frequent_value_count_although_noise_hides_them(seed: int) -> None:
+    """A sixth of the records is spread over so many bins that no count of them is sure."""
+    rng = np.random.default_rng(seed)
+    n, noise = 2000, 26.0
+    values = np.where(rng.random(n) < 0.83, -1.0, rng.uniform(-0.9, -0.1, n))
+    counts = np.histogram(values, np.linspace(-1, 1, BINS + 1))[0] + rng.normal(0, noise, BINS)
+    window = np.array(window_of(counts, noise, n))
+    between = edges(*window)
+    between[0], between[-1] = -np.inf, np.inf
+    counts = np.histogram(values, between)[0] + rng.normal(0, noise, BINS + 2 * TAILS)
+    assert spread_of(counts, window, noise, n).deviation > values.std()
