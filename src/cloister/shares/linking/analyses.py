@@ -347,7 +347,7 @@ class Linear(_Moments):
         sampled = np.linalg.inv(gram) * variance
         # The first-order error, and what it leaves out of a larger one.
         of_noise, of_sampling = (
-            np.sqrt(np.diag(scale @ part @ scale.T)) for part in (noise / (1 - share) ** 2, sampled)
+            np.sqrt(np.diag(scale @ part @ scale.T)) for part in (noise / (1 - share**2), sampled)
         )
         margins = _Z * of_noise, _Z * np.hypot(of_noise, of_sampling)
         found = _coefficients(scale @ solved + offset, terms, *margins)

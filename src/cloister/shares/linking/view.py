@@ -68,6 +68,8 @@ class Frame:
         own = self.column(name).categories
         if not own:
             raise PlanError(f"column {name!r} must have categories to be counted by.")
+        if MISSING in own and self.may_lack(part):
+            raise PlanError(f"a category of {name!r} must be named other than {MISSING!r}.")
         return (*own, MISSING) if found is not None and self.may_lack(part) else own
 
     def terms(self, names: Sequence[str]) -> tuple[str, ...]:

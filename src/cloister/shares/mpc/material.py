@@ -267,6 +267,11 @@ class Shuffle:
     width: int
     sharing: ClassVar = (Sharing.APART, Sharing.XOR)
 
+    def __post_init__(self) -> None:
+        # A request of the other server names it, so it may be any value.
+        if type(self.holder) is not int or self.holder not in (0, 1):
+            raise PlanError(f"holder must be 0 or 1, got {self.holder!r}.")
+
     def drawn(self) -> tuple[Shape, ...]:
         """Return the shapes of sorting keys and masks."""
         return (2, self.n), (self.n, self.width)

@@ -308,6 +308,12 @@ def test_material_is_dealt_once_and_in_order() -> None:
         [0, "Truncation", [3], 64],
         [0, "Truncation", [3], -1],
         [0, "Square", [1.5]],
+        [0, "Pick", -3, 2],
+        [0, "Pick", [3], 2],
+        [0, "Pick", 1 << 30, 2],
+        [0, "Shuffle", 2, 3, 2],
+        [0, "Shuffle", True, 3, 2],
+        [0, "Shuffle", 0, 3, -2],
     ],
 )
 def test_a_malformed_request_for_material_is_refused(request_: object) -> None:
