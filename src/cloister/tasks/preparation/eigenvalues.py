@@ -83,7 +83,8 @@ class Eigenvalues:
         dict
             ``explained_variance`` and ``explained_variance_ratio`` of shape (m,),
             ``total_variance`` of shape (1,), each with ``_low`` and ``_high``. A variance is that
-            along a released component; its interval holds this and the eigenvalue.
+            along a released component; its interval holds this and the eigenvalue. A number whose
+            interval is all that is possible is not a number.
         """
         n, m, p = self._n, len(self.squares) - 1, len(self.spectrum)
         words, entries = np.append(np.ones(m), m + 1), np.append(np.ones(m), p)
@@ -105,11 +106,15 @@ class Eigenvalues:
         share_low = np.maximum(ends[0] - below[:m] / total, low[:m] / most)
         share_high = np.minimum(ends[1] + above[:m] / total, high[:m] / least)
         share_low, share_high = np.clip([share_low, np.maximum(share_low, share_high)], 0, 1)
+        ratio = np.clip(values[:m] / total, share_low, share_high)
+        # An interval of all that is possible tells nothing, and neither does its middle.
+        values[(low <= 0) & (high >= self.longest)] = np.nan
+        ratio[(share_low <= 0) & (share_high >= 1)] = np.nan
         return {
             "explained_variance": values[:m],
             "explained_variance_low": low[:m],
             "explained_variance_high": high[:m],
-            "explained_variance_ratio": np.clip(values[:m] / total, share_low, share_high),
+            "explained_variance_ratio": ratio,
             "explained_variance_ratio_low": share_low,
             "explained_variance_ratio_high": share_high,
             "total_variance": values[m:],

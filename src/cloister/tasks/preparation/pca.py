@@ -353,7 +353,8 @@ class PCA(Gaussian):
             places=np.append(components @ mean, np.linalg.norm(mean)),
             longest=longest,
         ).intervals()
-        positive = np.sqrt(np.maximum(found["explained_variance"], _LEAST**2))
+        # The job goes on with the least scale, where nothing is known of a variance.
+        positive = np.sqrt(np.fmax(found["explained_variance"], _LEAST**2))
         return {
             **{name: real[name] for name in ("mean", "mean_low", "mean_high", "components")},
             "radius": real["radius"],
@@ -363,6 +364,11 @@ class PCA(Gaussian):
             "count": real["count"],
             "count_half_width": np.array([size_interval(one["count_noise"])]),
         }
+
+    def reasons(self, results: Results) -> dict[str, str]:
+        """Return why variances and their shares are not known."""
+        names = ("explained_variance", "explained_variance_ratio", "total_variance")
+        return dict.fromkeys(names, "with this noise it may be any")
 
     def transform(self, results: Results, records: Records) -> Records:
         """Return coordinates along the components, and the columns in `keep`."""

@@ -25,6 +25,7 @@ from cloister.protocol.task import INTERVAL_95, Classifier, PublicColumn, Regres
 from cloister.tasks import TASKS
 from cloister.tasks.moments import products_norm_squared
 from cloister.tasks.preparation.discretise import _edges
+from cloister.tasks.preparation.eigenvalues import Eigenvalues
 from cloister.tasks.preparation.pca import squares_along
 from cloister.tasks.preparation.quantiles import (
     Quantiles,
@@ -318,6 +319,21 @@ def test_standardised_records_have_mean_zero_and_deviation_one() -> None:
     )
     np.testing.assert_allclose(Z.mean(axis=0), 0, atol=0.01)
     np.testing.assert_allclose(Z.std(axis=0, ddof=1), 1, atol=0.01)
+
+
+def test_variances_that_may_be_any_are_not_known() -> None:
+    def found(noise: float) -> dict[str, np.ndarray]:
+        sums = {
+            "squares": np.array([300.0, 100.0, 50.0]),
+            "spectrum": np.array([300.0, 100.0, 50.0]),
+        }
+        noises = {"squares_std": noise, "products_std": noise, "count_std": 1.0}
+        places = np.array([0.1, 0.1, 0.2])
+        return Eigenvalues(count=1000.0, places=places, longest=4.0, **sums, **noises).intervals()
+
+    for name in ("explained_variance", "explained_variance_ratio", "total_variance"):
+        assert np.isfinite(found(1.0)[name]).all()
+        assert np.isnan(found(1e5)[name]).all()
 
 
 def test_the_first_sentence_of_standardise_has_the_mean_and_the_deviation() -> None:

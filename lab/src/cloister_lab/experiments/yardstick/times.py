@@ -110,8 +110,9 @@ def _kaplan_meier(frame: DataFrame, table: Table) -> dict[str, Target]:
 
         found |= {f"curve at {part:g} of the times, {group}": curve for part in _PLACES}
         found[f"restricted mean, {group}"] = mean
-        # The follow-up is up to the public bound, as of all other columns.
-        rate = float(own[event].sum() / own[time].clip(upper=_times(table)[0].max).sum())
+        # Follow-up and events up to the public bound: later events have no time in the divisor.
+        last = _times(table)[0].max
+        rate = float(own[event][own[time] <= last].sum() / own[time].clip(upper=last).sum())
         found |= {f"median, {group}": float(fitted.median_survival_time_), f"rate, {group}": rate}
         if i:
             found[f"log rate ratio, {group}"] = float(np.log(rate / first))
