@@ -47,6 +47,7 @@ USAGES = {
     "SHARE": b"cloister/1/share",
     "MATERIAL": b"cloister/1/material",
     "LINK": b"cloister/1/link",
+    "LINK_TAG": b"cloister/1/person-tag",
     "READER_KEY": b"cloister/1/reader-key",
     "RESULT": b"cloister/1/result",
     "GROUP_KEY": b"cloister/1/group-key",

@@ -55,7 +55,7 @@ class Usage(Enum):
     # under a key that two ends of a link agreed on
     LINK = b"cloister/1/link"
     # under the secret of the owners of linked tables
-    LINK_TAG = b"cloister/1/link-tag"
+    LINK_TAG = b"cloister/1/person-tag"
     # under the seed of a reader's identity, and under a key agreed with that reader
     READER_KEY = b"cloister/1/reader-key"
     RESULT = b"cloister/1/result"

@@ -13,6 +13,7 @@ from cloister.tasks.clipped import (
     chunks,
     clip_to_unit,
     differences,
+    of_columns,
     sum_clipped_near,
     sum_moments_near,
 )
@@ -132,6 +133,15 @@ def test_parts_of_records_hold_65_536_numbers_or_256_rows(rows: int, columns: in
     parts = chunks(np.zeros((rows, columns), dtype=np.int32))
     most = 256 if columns > 256 else 65_536
     assert [part.shape for part in parts] == [(most, columns), (rows - most, columns)]
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 200])
+def test_of_columns_is_exact_and_counts_zero(n: int) -> None:
+    records = np.random.default_rng(n).integers(2**30, 2**31 - 1, (n, 3), dtype=np.int32)
+    zero = np.zeros((1, 3), dtype=np.int64)
+    for reduce in (np.add, np.minimum, np.maximum):
+        expected = reduce.reduce(np.concatenate([zero, records]), axis=0)
+        assert of_columns(reduce, records).tolist() == expected.tolist()
 
 
 def test_differences_are_exact() -> None:

@@ -23,7 +23,12 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, State
 from cloister.protocol.task import Block, NoisyBlock, Rows
-from cloister.tasks.clipped import clip_in_place, sum_clipped_near, sum_moments_near
+from cloister.tasks.clipped import (
+    clip_in_place,
+    of_columns,
+    sum_clipped_near,
+    sum_moments_near,
+)
 from cloister.tasks.clustering import weighted
 from cloister.tasks.clustering.auto_pca import (
     DIRECTIONS_RELEASES,
@@ -95,7 +100,6 @@ _PAYS = 0.7  # smallest gain of a split over the cost of the merge that permits 
 _LEFT = 0.3  # smallest share of the mean squared distance that a split leaves
 _MARGIN = 2.0  # of the candidates' box, in root mean square distances
 _FAR_BINS = 8  # of a column, for the records outside the box
-_IN_ROW = 64  # records that are compared as one row
 _FALSE = 0.1  # expected number of cells that noise alone makes a point
 _WORTH = 0.5  # of a cell's count: its records are not all at one point
 
@@ -325,7 +329,7 @@ class FinderRoute(Route):
             none = np.zeros(0, dtype=np.int64)
             return none, none
         # Few columns have any record outside, and the others need not be compared one by one.
-        least, most = _column_ends(records)
+        least, most = (of_columns(extreme, records) for extreme in (np.minimum, np.maximum))
         beyond = np.zeros(len(records), dtype=bool)
         for j in np.flatnonzero(least < low):
             beyond |= records[:, j] < low[j]
@@ -535,22 +539,6 @@ def _mean_squares(gram: Floats, noise: Floats, counts: Floats, within: float) ->
     variance = max(float(((traces - pool) ** 2 - noise**2).mean()), 0.02 * pool**2)
     shrunk = pool + variance / (variance + noise**2) * (traces - pool)
     return np.asarray(np.clip(shrunk, _NARROWEST * pool, _WIDEST * pool))
-
-
-def _column_ends(records: Records) -> tuple[Integers, Integers]:
-    """Return the least and the largest number of each column, and 0 if none is beyond it."""
-    n, d = records.shape
-    # NumPy is ten times faster on long rows, so many records are one row first.
-    whole = n // _IN_ROW * _IN_ROW
-    rows, rest = records[:whole].reshape(-1, _IN_ROW * d), records[whole:]
-
-    def ends(extreme: np.ufunc) -> Integers:
-        # Without records there is no end. A column with 0 too many is compared in vain at worst.
-        of_rows = extreme.reduce(rows, axis=0, initial=0).reshape(-1, d)
-        found: Integers = extreme.reduce(np.concatenate([of_rows, rest]), axis=0)
-        return found
-
-    return ends(np.minimum), ends(np.maximum)
 
 
 def _far_groups(known: FinderKnown, count_std: float) -> tuple[Floats, Floats]:

@@ -16,6 +16,7 @@ from cloister.tasks.clipped import (
     bin_numbers,
     clip_to_unit,
     differences,
+    of_columns,
     sum_clipped,
     sum_moments_near,
 )
@@ -229,7 +230,7 @@ class Directions(Route):
         radius = max(int(state["radius"][0]), 1)
         match stage:
             case "mean":
-                return np.asarray(np.einsum("ij->j", records, dtype=np.int64))
+                return of_columns(np.add, records)
             case "radius":
                 return self._count_distances(state, records)
             case "gram":

@@ -143,7 +143,7 @@ class Estimation:
     def _cells(self, centres: Integers, records: Records) -> tuple[Integers, Integers, Flags]:
         """Return each record's bin and border, and whether it is near that border."""
         first, second, least, more = two_nearest(records, centres, 1 << self.frac_bits)
-        bins = first * _BINS
+        bins = np.zeros(len(records), dtype=np.int8)
         for bound in self._bounds[:-1]:  # so few comparisons are faster than a search
             bins += least > bound
         apart = ((centres[:, None] - centres) ** 2).sum(axis=2)
@@ -151,7 +151,7 @@ class Estimation:
         part, whole = _BAND
         borders = first * self.n_clusters + second
         is_near = whole * (more - least) < (part * apart).take(borders)
-        return bins, borders, is_near
+        return first * _BINS + bins, borders, is_near
 
     # The answer ---------------------------------------------------------------------------
 
