@@ -149,7 +149,10 @@ def test_cluster_writes_model_report_and_centres_and_says_what_it_cost(
     for end in ("low", "high"):
         assert [float(row[f"code {end}"]) for row in rows] == list(model.results[end][:, 1])
     assert [float(row["noisy size"]) for row in rows] == list(model.results["sizes"])
-    assert "lifetime cap" in Path("out/report.html").read_text(encoding="utf-8")
+    report = Path("out/report.html").read_text(encoding="utf-8")
+    assert '<th scope="row">lifetime cap</th>' in report
+    assert "% of the lifetime cap is spent, with this job" in report
+    assert "This is the text that approvers read." in report
 
 
 def test_cluster_tells_people_silos_rounds_budget_and_centres(ward: Path, capsys: Said) -> None:

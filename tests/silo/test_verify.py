@@ -73,6 +73,18 @@ def test_a_release_verifies_with_the_word_of_every_silo(
     assert main(["verify", str(model), "--signers", "0"]) == 3
 
 
+def test_no_report_carries_the_numbers_of_a_refuted_release(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forged, report = tmp_path / "forged.json", tmp_path / "forged.html"
+    document = json.loads(model.read_text()) | {"noise": "another"}
+    forged.write_text(json.dumps(document))
+    shutil.copy(model.with_name(f"{MODEL}.sums"), tmp_path / "forged.json.sums")
+    assert main(["verify", str(forged), "--report", str(report)]) == CODES["refuted"]
+    assert "no report of a refuted release" in capsys.readouterr().err
+    assert not report.exists()
+
+
 def test_numbers_are_exported_with_readers(model: Path, tmp_path: Path) -> None:
     assert main(["export", str(model), "--out", str(tmp_path / "told"), "--quiet"]) == 0
     told = pd.read_csv(tmp_path / "told/numbers.csv")

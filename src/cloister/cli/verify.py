@@ -80,7 +80,10 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         "This cannot show that silos summed their true records, nor, under the group mask, that "
         "the aggregator added its noise. Compare the fingerprints with those from the silos."
     )
-    if args.report:
+    if args.report and found.outcome == "refuted":
+        # A page would carry the wrong numbers further than a terminal.
+        out.warn("no report of a refuted release is written.")
+    elif args.report:
         release = Release.load(args.model, task_of_model(args))
         write_report(
             release,
