@@ -76,7 +76,11 @@ def test_a_person_gets_from_files_to_a_report_at_a_desk(visit: Open, hospitals: 
     page.keyboard.press("ArrowUp")
     page.wait_for_selector("button:text('Spend epsilon 1.1 and')")  # nothing else was pressed
     desk.check("question")
-    page.click("button:text('Spend')")
+    page.click("text=Show the form of the answer")
+    desk.arrive("The form of the answer")
+    desk.check()
+    page.click("text=Back to the question")
+    page.click("button:text('Spend epsilon 1.1 and')")
     desk.arrive("Here is the answer")  # the page renews itself
     desk.check("answer")
     assert "Three groups" in page.inner_text(".verdict")
