@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloister.core.errors import PlanError, RemoteProtocolError
+from cloister.core.errors import CloisterError, PlanError, RemoteProtocolError
 from cloister.federation.transports.links import Link, local_links
 from cloister.hazmat.signing import Identity
 from cloister.shares.linking import LinkedTable, Table
@@ -68,13 +68,13 @@ def agreed(owners: tuple[str, ...], change: Any = None) -> tuple[dict[str, Any],
     for a in of.parties:
         for b in of.peers_of(a):
             if a < b:
-                ends[a][b], ends[b][a] = local_links(5)
+                ends[a][b], ends[b][a] = local_links(1 if change else 30)
     ends["zero"] = {name: Watched(link, seen, change) for name, link in ends["zero"].items()}
 
     def part(name: str) -> Any:
         try:
             return owners_secret(of, name, ends[name], KEYS[name])
-        except RemoteProtocolError as error:
+        except CloisterError as error:
             for end in ends[name].values():
                 end.send(b"")
             return error
