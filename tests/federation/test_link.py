@@ -16,8 +16,10 @@ import pytest
 
 from cloister.cli import main
 from cloister.federation.pki import KeyFolder, local_federation
+from cloister.shares.commands import link
 
 NAMES = ("registry", "bank", "retailer")
+ENDS = ("value_low", "value_high")
 OPTIONS: dict[str, Any] = {
     "key": "national_id",
     "parts": [{"rule": "digits", "width": 11}],
@@ -205,3 +207,29 @@ def test_the_unit_of_the_ledger_must_be_the_key(
     assert main(command(keys, "bank")) == 3
     said = capsys.readouterr()
     assert "the schema must have unit 'nid'" in said.err + said.out
+
+
+def test_answers_are_written_by_place_with_their_intervals() -> None:
+    said: list[str] = []
+
+    class Lines:
+        def say(self, text: str = "") -> None:
+            said.append(text)
+
+    one = {
+        "kind": "table",
+        "counts": {
+            "axes": ["a", "b"],
+            "labels": [["x", "y"], ["u", "v"]],
+            "value": [[1.0, 2.0], [3.0, None]],
+            "value_low": [[0.0, 1.0], [2.0, 3.0]],
+            "value_high": [[2.0, 3.0], [4.0, None]],
+        },
+        "odds_ratio": {"axes": [], "labels": [], "value": [2.0], **{end: [None] for end in ENDS}},
+        "tests": {"chi2": {"p": 0.0123}},
+    }
+    link._say(one, Lines())  # type: ignore[arg-type]  # it writes lines alone
+    text = " ".join(" ".join(said).split())
+    assert "counts x v 2 [1, 3] counts y u 3 [2, 4] counts y v not known" in text
+    assert "odds_ratio 2" in text
+    assert "chi2 p 0.0123" in text
