@@ -161,7 +161,7 @@ def test_a_plan_says_who_sees_what_and_what_it_costs(
     ):
         assert words in text
     assert plan["uploads"] == 8 * (400 * 2 + 300 * 2)
-    assert "more cells than such noise allows" in plan["doubts"][0]
+    assert "needs epsilon times persons of 200" in plan["doubts"][0]
 
 
 def test_an_owner_checks_its_file_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
