@@ -16,8 +16,10 @@ import pytest
 
 from cloister.cli import main
 from cloister.federation.pki import KeyFolder, local_federation
+from cloister.shares.commands import link
 
 NAMES = ("registry", "bank", "retailer")
+ENDS = ("value_low", "value_high")
 OPTIONS: dict[str, Any] = {
     "key": "national_id",
     "parts": [{"rule": "digits", "width": 11}],
@@ -159,7 +161,7 @@ def test_a_plan_says_who_sees_what_and_what_it_costs(
     ):
         assert words in text
     assert plan["uploads"] == 8 * (400 * 2 + 300 * 2)
-    assert "more cells than such noise allows" in plan["doubts"][0]
+    assert "needs epsilon times persons of 200" in plan["doubts"][0]
 
 
 def test_an_owner_checks_its_file_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,3 +207,29 @@ def test_the_unit_of_the_ledger_must_be_the_key(
     assert main(command(keys, "bank")) == 3
     said = capsys.readouterr()
     assert "the schema must have unit 'nid'" in said.err + said.out
+
+
+def test_answers_are_written_by_place_with_their_intervals() -> None:
+    said: list[str] = []
+
+    class Lines:
+        def say(self, text: str = "") -> None:
+            said.append(text)
+
+    one = {
+        "kind": "table",
+        "counts": {
+            "axes": ["a", "b"],
+            "labels": [["x", "y"], ["u", "v"]],
+            "value": [[1.0, 2.0], [3.0, None]],
+            "value_low": [[0.0, 1.0], [2.0, 3.0]],
+            "value_high": [[2.0, 3.0], [4.0, None]],
+        },
+        "odds_ratio": {"axes": [], "labels": [], "value": [2.0], **{end: [None] for end in ENDS}},
+        "tests": {"chi2": {"p": 0.0123}},
+    }
+    link._say(one, Lines())  # type: ignore[arg-type]  # it writes lines alone
+    text = " ".join(" ".join(said).split())
+    assert "counts x v 2 [1, 3] counts y u 3 [2, 4] counts y v not known" in text
+    assert "odds_ratio 2" in text
+    assert "chi2 p 0.0123" in text

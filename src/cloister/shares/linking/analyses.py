@@ -105,24 +105,37 @@ class Analysis(ABC):
         """Return the shape of the opened words; raise PlanError if a column does not fit."""
 
     @abstractmethod
-    def squared(self, frame: Frame) -> int:
-        """Return the largest squared length of a person's vector, lattice steps."""
-
     def noise(self, frame: Frame, budget: Budget, keys: int) -> NoiseOnShares:
         """Return the noise of each server; a person is in at most `keys` joined rows."""
-        return NoiseOnShares(budget.epsilon, budget.delta, 1, self.squared(frame), keys)
+
+    @abstractmethod
+    def run(self, view: View, budget: Budget, keys: int, size: int) -> Words:
+        """Return shares of the words to open; `size` is the released number of persons."""
+
+    @abstractmethod
+    def answer(self, opened: Words, frame: Frame, budget: Budget, keys: int) -> Answer:
+        """Return estimates from the opened words: post-processing."""
+
+
+@declared
+class Sums(Analysis):
+    """One opening of a sum over persons, each of whom adds a vector of integers."""
+
+    @abstractmethod
+    def squared(self, frame: Frame) -> int:
+        """Return the largest squared length of a person's vector, lattice steps."""
 
     @abstractmethod
     def sums(self, view: View) -> Words:
         """Return shares of the sum of all persons' vectors."""
 
-    def run(self, view: View, budget: Budget, keys: int, size: int) -> Words:
-        """Return shares of the words to open; `size` is the released number of persons."""
-        return self.noise(view.frame, budget, keys).add(view.server, self.sums(view))
+    def noise(self, frame: Frame, budget: Budget, keys: int) -> NoiseOnShares:
+        """Return the noise of the one opening."""
+        return NoiseOnShares(budget.epsilon, budget.delta, 1, self.squared(frame), keys)
 
-    @abstractmethod
-    def answer(self, opened: Words, frame: Frame, budget: Budget, keys: int) -> Answer:
-        """Return estimates from the opened words: post-processing."""
+    def run(self, view: View, budget: Budget, keys: int, size: int) -> Words:
+        """Return shares of the noisy sum."""
+        return self.noise(view.frame, budget, keys).add(view.server, self.sums(view))
 
     def _spread(self, frame: Frame, budget: Budget, keys: int) -> float:
         """Return the standard deviation of the noise of both servers, lattice steps."""
@@ -130,7 +143,7 @@ class Analysis(ABC):
 
 
 @declared
-class Table(Analysis):
+class Table(Sums):
     """Counts of persons by up to three categories, with tests for two."""
 
     kind: ClassVar[str] = "table"
@@ -180,7 +193,7 @@ class Table(Analysis):
 
 
 @declared
-class Means(Analysis):
+class Means(Sums):
     """Means of one number by the levels of a category."""
 
     kind: ClassVar[str] = "means"
@@ -229,7 +242,7 @@ class Means(Analysis):
 
 
 @declared
-class _Moments(Analysis):
+class _Moments(Sums):
     """Sums of products of all pairs of columns, and of each with 1."""
 
     of: Names
@@ -412,23 +425,19 @@ class Descent(Analysis):
     def program(self, frame: Frame, budget: Budget, keys: int, rows: int, size: int) -> Any:
         """Return the program for so many joined rows; PlanError if they do not fit."""
 
-    def squared(self, frame: Frame) -> int:
-        """Return the bound of the program, which charges by it."""
-        raise NotImplementedError
-
     def noise(self, frame: Frame, budget: Budget, keys: int) -> NoiseOnShares:
         """Return the noise of each round."""
         # Of any number of rows: one record's bound does not depend on it.
         noise: NoiseOnShares = self.program(frame, budget, keys, 1, 1).noise
         return noise
 
-    def sums(self, view: View) -> Words:
-        """Return the table of the program: terms, targets, and 1 for each row."""
-        raise NotImplementedError
+    @abstractmethod
+    def table(self, view: View) -> Words:
+        """Return shares of the table of the program: terms, targets, and 1 for each row."""
 
     def run(self, view: View, budget: Budget, keys: int, size: int) -> Words:
         """Return shares of the model."""
-        table = self.sums(view)
+        table = self.table(view)
         program = self.program(view.frame, budget, keys, len(table), size)
         (words,) = program.run(view.server, {"linked": table}).values()
         return np.asarray(words)
@@ -479,7 +488,7 @@ class Logistic(Descent):
         options = self._options(frame, budget, keys, rows)
         return LogisticOnShares(**options, steps=self.steps, step=self.step, nominal_n=size)
 
-    def sums(self, view: View) -> Words:
+    def table(self, view: View) -> Words:
         """Return terms of norm at most 1, the target as 0 or 1, and 1 for each row."""
         *terms, label, unit = view.design(self.names()).T
         # A label is TOP or -TOP; (label + unit) / 2 is TOP or 0, and TOP times 1 / TOP is 1.
@@ -528,7 +537,7 @@ class KMeans(Descent):
         start = tuple(map(tuple, centres.tolist()))
         return KMeansOnShares(**options, centres=start, iterations=self.iterations)
 
-    def sums(self, view: View) -> Words:
+    def table(self, view: View) -> Words:
         """Return terms in the box, and 1 for each row."""
         *terms, unit = view.design(self.of).T
         return np.stack([*(term * _TO_BOX for term in terms), unit * _INVERSE], axis=1)

@@ -147,7 +147,7 @@ class Prepared:
 
     Parameters
     ----------
-    keys : list of tuple of str
+    keys : sequence of tuple of str
         One for each row, all different.
     rows : ndarray of shape (n, words)
     no_key, repeated, incomplete : int
@@ -156,7 +156,7 @@ class Prepared:
     """
 
     side: Side
-    keys: list[tuple[str, ...]]
+    keys: Sequence[tuple[str, ...]]
     rows: Words
     no_key: int = 0
     repeated: int = 0

@@ -50,7 +50,8 @@ def precision(program: Linked) -> Iterator[str]:
     for one, noise in program.noises():
         names = ", ".join(one.names())
         step = f"; a count about +-{z * noise.sigma / 2**10:.0f}" if isinstance(one, Table) else ""
-        yield f"{one.kind} of {names}: {noise.rounds} openings{step}"
+        times = "one opening" if noise.rounds == 1 else f"{noise.rounds} noisy rounds"
+        yield f"{one.kind} of {names}: {times}{step}"
 
 
 def warnings_for(program: Linked, expected: int) -> Iterator[str]:
@@ -62,9 +63,11 @@ def warnings_for(program: Linked, expected: int) -> Iterator[str]:
             for size in one.shape(program.frame):
                 cells *= size
         if isinstance(one, Table) and strength < _LEAST_OF_CELL * cells:
-            yield f"{one.kind} of {', '.join(one.names())} has more cells than such noise allows."
+            need = _LEAST_OF_CELL * cells
+            yield f"{one.kind} of {', '.join(one.names())} needs epsilon times persons of {need}."
         if isinstance(one, Descent) and strength < _LEAST_OF_MODEL:
-            yield f"{one.kind} needs epsilon times persons of at least {_LEAST_OF_MODEL}."
+            name, need = one.names()[-1], _LEAST_OF_MODEL
+            yield f"{one.kind} of {name} needs epsilon times persons of {need}."
 
 
 def approval(session: Session, name: str) -> str:
@@ -75,7 +78,7 @@ def approval(session: Session, name: str) -> str:
     partners = {table: owner for table, owner in session.owners.items() if table != own}
     others = " and of ".join(f"{table} at {owner}" for table, owner in partners.items())
     columns = ", ".join(column.name for column in program.frame.sides[own].columns) or "no column"
-    kinds = ", ".join(f"{one.kind} of {', '.join(one.names())}" for one, _ in program.noises())
+    kinds = "; ".join(f"{one.kind} of {', '.join(one.names())}" for one, _ in program.noises())
     first, second = session.servers
     third = sorted(set(session.owners.values()) - set(session.servers))
     lone = third[0] if len(session.owners) == 3 and len(third) == 1 else None
@@ -83,8 +86,8 @@ def approval(session: Session, name: str) -> str:
         f"Persons of {own} are linked with persons of {others} by {program.key}.",
         f"Of {own}, these columns are used: {columns}.",
         "Nobody learns who is in more than one table.",
-        f"{', '.join(session.receivers)} receive the number of linked persons"
-        + (f", and {kinds}, all with noise." if kinds else ", with noise."),
+        f"With noise, {', '.join(session.receivers)} receive: number of linked persons"
+        + (f"; {kinds}." if kinds else "."),
         f"It costs epsilon {program.epsilon:g}, delta {program.delta:g} of your ledger for every "
         f"person of {own}; a repetition costs as much again.",
         f"Servers are {first} and {second}, dealer is {session.dealer}.",
