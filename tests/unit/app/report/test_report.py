@@ -589,3 +589,16 @@ def test_found_names_the_model_or_the_number(name: str, says: str) -> None:
         **case.options,
     )
     assert present(answer).result.startswith(says)
+
+
+@pytest.mark.parametrize("values", [[-4.5, -3.2], [-0.3, 0.2], [0.02, 0.01], [3.0, 4.0]])
+def test_numbers_of_bars_are_inside_the_picture(values: list[float]) -> None:
+    from cloister.app.report import plots
+
+    found = around(np.array(values), 0.1, labels=(("r", "s"),))
+    figure = plots.figure_of(Bars("t", found, points=True, marks=(-0.1, 0.1)))
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    assert low <= -0.1 < 0.1 <= high
+    figure.draw_without_rendering()
+    assert all(text.get_window_extent().x1 <= figure.bbox.x1 for text in axes.texts)
