@@ -326,3 +326,22 @@ def test_a_model_needs_the_schema_it_was_made_with(ward: Path, capsys: Said) -> 
         assert main([*measured, "--schema", schema]) == 3
         assert "digests differ" in capsys.readouterr().err
     assert not (ward / "measured").exists()
+
+
+def test_a_model_with_the_silo_tells_rows_of_a_named_one(ward: Path, capsys: Said) -> None:
+    model = ["--set", "formula=pressure ~ age + site", "--epsilon", "4", "--out", "model", "--json"]
+    assert main(["run", "--task", "glm", *FILES.split(), *model]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    predict = "predict model/model.json test.csv --schema s.toml --out p.csv"
+    assert main(predict.split()) == 3
+    assert "need a silo, one of a, b" in capsys.readouterr().err
+    answers = {}
+    for silo in ("a", "b"):
+        run(f"{predict} --silo {silo}", capsys)
+        answers[silo] = np.array([float(row["pressure"] or "nan") for row in told(ward / "p.csv")])
+    gaps = answers["a"] - answers["b"]
+    assert np.nanmin(gaps) == pytest.approx(np.nanmax(gaps))
+    assert np.nanmax(np.abs(gaps)) > 0
+    run(f"regress {FILES} --target pressure --epsilon 4 --out other", capsys)
+    assert main([*predict.replace("model/", "other/").split(), "--silo", "a"]) == 3
+    assert "--silo is for a model with the term site" in capsys.readouterr().err

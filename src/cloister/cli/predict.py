@@ -26,7 +26,7 @@ from cloister.core.errors import PlanError
 from cloister.core.files import write_text
 from cloister.core.hooks import SCORING_CLIENT
 from cloister.data import read_words
-from cloister.protocol.task import Classifier, Regressor
+from cloister.protocol.task import Classifier, Regressor, SitedTask, Task
 from cloister.tasks.patterns.outliers import Outliers
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--schema", type=Path, help="the data contract of the job; required unless it was k-means"
     )
     add_model_task(parser)
+    parser.add_argument(
+        "--silo", metavar="NAME", help="silo of all rows, for a model with the term site"
+    )
     parser.add_argument(
         "--private",
         action="store_true",
@@ -105,7 +108,7 @@ def _predicted(result: Release, args: argparse.Namespace) -> Predictions:
     from cloister.data import read_rows
     from cloister.estimators.tables import with_target, without_target
 
-    plan, task = result.plan, result.plan.task
+    plan, task = result.plan, _at_silo(result.plan.task, args.silo)
     if not isinstance(task, Classifier | Regressor | Outliers):
         raise no_predictions(task)
     if args.schema is None:
@@ -125,6 +128,15 @@ def _predicted(result: Release, args: argparse.Namespace) -> Predictions:
         return *_of_classes(plan.columns[task.target], task.classes, probabilities), kept
     predicted = task.predict(result.results, records).tolist()
     return [plan.columns[task.target]], [(value,) for value in predicted], kept
+
+
+def _at_silo(task: Task, silo: str | None) -> Task:
+    """Return the model for the records of a silo, if one is named."""
+    if silo is None:
+        return task
+    if not isinstance(task, SitedTask) or not task.sites:
+        raise PlanError("--silo is for a model with the term site; leave it out.")
+    return task.at_silo(silo)
 
 
 def _of_classes(

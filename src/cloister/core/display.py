@@ -275,6 +275,8 @@ class Bars:
         The text in place of a value that is not a number.
     points : bool
         If True, each value is a point with its interval, as in a forest plot.
+    marks : tuple of float
+        Values with a dashed line across all bars.
     """
 
     title: str
@@ -282,6 +284,7 @@ class Bars:
     note: str = ""
     absent: str = NOT_KNOWN
     points: bool = False
+    marks: tuple[float, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -166,15 +166,17 @@ def _bars(display: Bars) -> Figure:
         _, wide_low, wide_high = map(_drawable, _bounded(values, *display.estimate.population))
         axes.hlines(places, wide_low, wide_high, color=INK, linewidth=0.6)
         lows, highs = np.minimum(lows, wide_low), np.maximum(highs, wide_high)
+    for mark in display.marks:
+        axes.axvline(mark, color=MUTED, linewidth=0.8, linestyle="--")
     reach = np.maximum(np.maximum(values, 0), highs)
-    room = max(float(np.max(reach, initial=0)), 1e-300)  # matplotlib warns of an axis of width 0
+    low = float(np.min(lows, initial=min(0.0, *display.marks, 0.0)))
+    high = float(np.max(reach, initial=max(0.0, *display.marks, 0.0)))
+    room = max(high - low, 1e-300)  # matplotlib warns of an axis of width 0
     texts = (str(row[1]) for row in as_table(display).rows)
-    low = min(float(np.min(lows, initial=0)), 0.0)
-    # Of the whole axis: bars to the left leave hardly any room on their right.
-    length = room - low
     for place, text, end in zip(places, texts, reach, strict=True):
-        axes.text(end + 0.015 * length, place, text, va="center", fontsize=9)
-    axes.set_xlim(low * 1.05, room + 0.22 * length)
+        axes.text(end + 0.015 * room, place, text, va="center", fontsize=9)
+    # Texts are right of 0 and of the bars, also if all effects are negative.
+    axes.set_xlim(low * 1.05, high + room * 0.22)
     axes.set_yticks(places, [_short(name) for name in display.names])
     axes.set_ylim(n - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)

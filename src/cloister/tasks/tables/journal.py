@@ -38,6 +38,7 @@ _COMPARED = (
     "SMD: difference to {first}, over the root of the mean of both variances. p: {welch} for "
     "numbers, chi-squared test for categories, both with noise. "
 )
+_BALANCED = (-0.1, 0.1)  # usual limits of a standardised difference
 _HOLM = (
     "A p-value is the probability of a statistic at least this large, noise included, if groups "
     "were alike. Holm's correction covers all tests here together. Student's t-test is not "
@@ -245,9 +246,9 @@ def _balance(layout: Layout, results: Results) -> Bars:
             names += [f"{name}, {other}" if several else name for other in layout.others]
             cells += found.cells()
     title = f"Standardised differences to {layout.by}={layout.groups[0]}"
-    note = "Lines are 95 % confidence intervals (noise and sampling)."
+    note = "Lines are 95 % confidence intervals (noise and sampling). Dashed lines are at ±0.1."
     unit = "difference in standard deviations"
-    return replace(bars_of(title, names, cells, note, unit), points=True)
+    return replace(bars_of(title, names, cells, note, unit), points=True, marks=_BALANCED)
 
 
 def _groups(layout: Layout, results: Results) -> Iterator[Table]:

@@ -430,8 +430,6 @@ PLACES, TALL = np.array([2.0, 3.0]), np.eye(2)[:, :1]
     ],
 )
 def test_odd_values_are_still_drawn(display: Display) -> None:
-    from cloister.app.report import plots
-
     assert not isinstance(display, Table)
     assert plots.draw(display, "p").startswith("<svg")
 
@@ -491,8 +489,6 @@ def test_both_ends_are_rounded_like_the_value(
 
 
 def test_an_interval_is_drawn_as_it_is_not_around_its_value() -> None:
-    from cloister.app.report import plots
-
     values = np.array([[0.0], [1.0]])
     labels = (("r", "s"), ("a",))
     drawn = Heatmap("t", Estimate(values, values - 0.1, values + 0.3, labels=labels))
@@ -722,3 +718,14 @@ def test_only_normal_intervals_follow_the_level() -> None:
     assert times["99.9 %"] * 1.96 == pytest.approx(3.2905, rel=1e-4)
     assert times["50 %"] * 1.96 == pytest.approx(0.6745, rel=1e-4)
     assert list(times.values()) == sorted(times.values())
+
+
+@pytest.mark.parametrize("values", [[-4.5, -3.2], [-0.3, 0.2], [0.02, 0.01], [3.0, 4.0]])
+def test_numbers_of_bars_are_inside_the_picture(values: list[float]) -> None:
+    found = around(np.array(values), 0.1, labels=(("r", "s"),))
+    figure = plots.figure_of(Bars("t", found, points=True, marks=(-0.1, 0.1)))
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    assert low <= -0.1 < 0.1 <= high
+    figure.draw_without_rendering()
+    assert all(text.get_window_extent().x1 <= figure.bbox.x1 for text in axes.texts)
