@@ -19,7 +19,9 @@ _EXACT = 0.1  # of its value: the half-width of a number that a summary calls ex
 INTERVALS = "[ , ] are 95 % confidence intervals (privacy noise only)."
 MARGINS = "± is the margin of error of a 95 % confidence interval (privacy noise only)."
 WITH_POPULATION = f"{INTERVALS} {POPULATION_NOTE}"
-OF_CUT = "A value beyond the bounds of its column counts at the bound, and so it enters the mean."
+OF_CUT = (
+    "A value beyond the bounds of its column counts at the bound, so means describe cut values."
+)
 """The note of means. Their intervals do not allow for what the bounds cut away."""
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Positive, Whole, declared
-from cloister.core.display import Display, Estimate, Heatmap, Summary, Table, bare
+from cloister.core.display import Cell, Display, Estimate, Heatmap, Summary, Table, bare
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
@@ -395,12 +395,15 @@ class PCA(Gaussian):
         weights = results["components"][0]
         named = self._encoding.names(self._public)[int(np.abs(weights).argmax())]
         share = number_of(results, "explained_variance_ratio")
+        result: tuple[Cell, ...] = (
+            "The first component has a share of ",
+            share,
+            f" of the variance, most of {named}.",
+        )
+        if np.isnan(share.value):
+            result = (f"The first component is mostly {named}; its share is not known.",)
         return Summary(
-            result=(
-                "The first component has a share of ",
-                share,
-                f" of the variance, most of {named}.",
-            ),
+            result=result,
             reliability=precision([Estimate.of(results, "explained_variance")]),
         )
 

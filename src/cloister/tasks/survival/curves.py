@@ -40,6 +40,7 @@ _BLOCKS = 200  # most blocks of a curve; fewer cells than that are their own blo
 _EVENTS = 8.0  # least number of events in a block, in deviations of a released sum
 _MOST_BIAS = 0.02  # of a block, so that the correction stays small where little is known
 _LEAST_HAZARD, _MOST_HAZARD = -0.5, 0.95  # of one cell, so that log(1 - hazard) is finite
+_SURE = 2.5  # deviations below a hazard, where the greatest of many such ends is used
 _PLACES = 120  # at which the variance is computed; it is interpolated between them
 _Z = INTERVAL_95["gaussian"]
 _TINY = 1e-12
@@ -245,7 +246,14 @@ class Curve:
     def survival(self) -> Estimate:
         """Return the share without the event after each cell [KM58]_; NaN if it is not known."""
         value = self.cumulative_hazard
-        ends = [(value - _Z * std, value + _Z * std) for std in self.deviations]
+        # It never falls, so a later hazard is at least what an earlier one surely is.
+        ends = [
+            (
+                np.maximum(value - _Z * std, np.maximum.accumulate(value - _SURE * std)),
+                value + _Z * std,
+            )
+            for std in self.deviations
+        ]
         whole = Estimate(value, *ends[0], population=ends[1])
         alive = whole.mapped(lambda part: np.exp(-np.maximum(part, 0.0)))
         assert alive.population is not None
