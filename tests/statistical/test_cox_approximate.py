@@ -6,7 +6,6 @@ Noise and records are seeded, so nothing here fails by chance.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,8 @@ from cloister.core.arrays import Floats, GridState, Integers, Records
 from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget
 from cloister.protocol.task import PublicColumn
-from cloister.tasks.regression.engine import Solution
+from cloister.tasks.regression.engine import Gradient, Solution
+from cloister.tasks.regression.newton import Fitted
 from cloister.tasks.survival.cox_approximate import CoxApproximate
 from cloister.testing import SimulatedNoise
 
@@ -97,8 +97,8 @@ def test_intervals_hold(epsilon: float) -> None:
 class Deaf(CoxApproximate):
     """Knows a third of the noise."""
 
-    def _moved(self, known: Any, last: bool = False) -> Solution:
-        found = super()._moved(known, last)
+    def _moved(self, fit: Fitted, gradient: Gradient, last: bool = False) -> Solution:
+        found = super()._moved(fit, gradient, last)
         return replace(found, noise=found.noise / 9)
 
 
