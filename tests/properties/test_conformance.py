@@ -287,8 +287,13 @@ def assert_known_where_usable(task: Survival, results: Results, key: str) -> Non
     value, places = results[key], {"survival": "times", "stated_survival": "at"}
     name = key.split("_low")[0].split("_high")[0].removesuffix("_population")
     if name in ("median", "rate", "rate_ratio"):
-        # A ratio over a rate that noise hides is not known, and its interval has no bound.
-        assert key == "rate_ratio" or not np.isnan(value).any(), key
+        # A rate that noise hides is not known, nor is a ratio over it. Its interval has no bound.
+        if key in ("rate", "rate_ratio"):
+            unknown = np.isnan(value)
+            assert (results[f"{key}_low"][unknown] == 0).all(), key
+            assert np.isinf(results[f"{key}_high"][unknown]).all(), key
+        else:
+            assert not np.isnan(value).any(), key
     elif name in ("survival", "stated_survival", "restricted_mean"):
         times = results[places.get(name, "at")]
         last = np.searchsorted(results["times"], times, side="right")

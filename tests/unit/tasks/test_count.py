@@ -79,5 +79,5 @@ def test_it_takes_no_option_it_does_not_use() -> None:
 def test_it_shows_one_table() -> None:
     task = Count(n_features=2)
     (table,) = task.displays({"count": np.array([5.0]), "half_width": np.array([2.0])}, ("a", "b"))
-    assert table.rows == (("all silos", around(5.0, 2.0)),)  # type: ignore[union-attr]
+    assert table.rows == (("all silos", around(5.0, 2.0, normal=True)),)  # type: ignore[union-attr]
     assert "noise" in task.describe()
