@@ -16,6 +16,7 @@ import pytest
 
 from cloister.cli import main
 from cloister.federation.pki import KeyFolder, local_federation
+from cloister.privacy.ledger import Ledger
 from cloister.shares.commands import link
 
 NAMES = ("registry", "bank", "retailer")
@@ -117,8 +118,14 @@ def command(keys: Mapping[str, Path], name: str) -> list[str]:
     return ["link", "run", "session.json", "--as", name, "--keys", str(keys[name]), *own, "--json"]
 
 
+def check(name: str) -> list[str]:
+    own = ["--as", name, "--settings", f"{name}.toml", "--data", DATA[name], "--json"]
+    return ["link", "check", "session.json", *own]
+
+
 def test_three_processes_answer_from_two_files(keys: Mapping[str, Path], folder: Path) -> None:
     """Each owner is a server; 180 persons are in both, six deviations of the noise are 1e-9."""
+    assert [main(check(name)) for name in DATA] == [0, 0]
     running = {
         name: subprocess.Popen(
             [sys.executable, "-m", "cloister", *command(keys, name)],
@@ -170,7 +177,33 @@ def test_an_owner_checks_its_file_alone(folder: Path, capsys: pytest.CaptureFixt
     asked = ["link", "check", "session.json", "--as", "bank", "--settings", "bank.toml"]
     assert main([*asked, "--data", "crm=crm.csv", "--json"]) == 0
     counts = json.loads(capsys.readouterr().out)["crm"]
-    assert counts == {"persons": 381, "places": 400, "no_key": 1, "repeated": 1, "incomplete": 0}
+    assert counts == {
+        "persons": 381,
+        "places": 400,
+        "no_key": 1,
+        "repeated": 1,
+        "beyond": 0,
+        "incomplete": 0,
+    }
+
+
+@pytest.mark.parametrize("how", ["not checked", "a row more", "other columns"])
+def test_a_run_takes_no_other_table_than_the_checked_one(
+    keys: Mapping[str, Path], folder: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """It is refused before anybody is dialled and before a ledger is charged."""
+    if how != "not checked":
+        assert main(check("bank")) == 0
+    if how == "a row more":
+        with Path("crm.csv").open("a") as file:
+            file.write("12,gold\n")
+    elif how == "other columns":
+        text = Path("session.json").read_text()
+        Path("session.json").write_text(text.replace('"weight": 0.5', '"weight": 0.6'))
+    assert main(command(keys, "bank")) == 3
+    said = capsys.readouterr()
+    assert "run 'cloister link check' and approve what it shows" in said.err + said.out
+    assert Ledger("bank.db").jobs() == ()
 
 
 @pytest.mark.parametrize(

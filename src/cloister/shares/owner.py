@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+import numpy as np
+
+from cloister.core.errors import PlanError
+from cloister.core.files import read_bytes, write_text
 from cloister.data.schema import Schema
 from cloister.federation.settings import PolicySettings
 from cloister.federation.silo.policy import Policy, listed, refused_members
 from cloister.federation.silo.site import Site
+from cloister.hazmat.ring import Words
 from cloister.privacy.accounting import epsilon
 from cloister.shares.linking.program import Linked
-from cloister.shares.mpc.parties import Account
+from cloister.shares.mpc.parties import SESSIONS, Account, Tagged, sessions_of
 from cloister.shares.mpc.program import Program
 from cloister.shares.mpc.session import Session
 
@@ -60,6 +67,43 @@ def account_of(site: Site) -> Account:
     if study_cap is not None and study_cap < cap.epsilon:
         ledger.study_cap(dataset, "default", type(cap)(study_cap, cap.delta))
     return Account(ledger, dataset, year_epsilon=rules.max_epsilon_per_year)
+
+
+def freeze(session: Session, table: Tagged, folder: Path) -> None:
+    """Record the table that an owner checked for a session; a run uses no other.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the owner's keys.
+    """
+    # A digest: a second copy of the records would need the protection of the first.
+    write_text(sessions_of(folder) / _checked(session), _digest(session, table))
+
+
+def require_frozen(session: Session, tables: Mapping[str, Words | Tagged], folder: Path) -> None:
+    """Raise PlanError if a table of persons is not the one that was checked, or none was."""
+    note = folder / SESSIONS / _checked(session)
+    for table in tables.values():
+        # Tables of numbers have their public shape, and no row that is left out.
+        if isinstance(table, np.ndarray):
+            continue
+        if not note.exists():
+            why = "was not checked for this session"
+        elif read_bytes(note, "note of the check") != _digest(session, table).encode():
+            why = "or the session changed after its check"
+        else:
+            continue
+        raise PlanError(f"the table {why}; run 'cloister link check' and approve what it shows.")
+
+
+def _checked(session: Session) -> str:
+    return f"{session.id}.checked"
+
+
+def _digest(session: Session, table: Tagged) -> str:
+    # With the session, whose columns and prices the owner approved together with the rows.
+    return hashlib.sha256(session.digest().encode() + table.content()).hexdigest()
 
 
 def _program(program: Program, rules: PolicySettings) -> Iterator[str]:

@@ -32,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plan.add_argument("session", type=Path, metavar="SESSION", help="TOML or JSON")
     guess = "public guess of the number of linked persons, for warnings"
     plan.add_argument("--expected", type=int, default=0, metavar="N", help=guess)
-    check = action(
-        "check", "count the rows that an owner's file gives, for the owner alone", _check
-    )
+    check = action("check", "count the rows of an owner's file, and freeze it for a run", _check)
     check.add_argument("session", type=Path, metavar="SESSION", help="TOML or JSON")
     check.add_argument("--as", dest="name", required=True, metavar="NAME", help="this party")
     settings = "silo.toml of the owner, with its schema and policy"
@@ -88,9 +86,11 @@ def _plan(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
 
 
 def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
-    """Read an owner's file as a run would; nothing is sent."""
+    """Read an owner's file as a run would, and record what it is; nothing is sent."""
     from cloister.federation.settings import SiloSettings, load_role
     from cloister.shares.linking.columns import Prepared
+    from cloister.shares.linking.plan import approval
+    from cloister.shares.owner import freeze
 
     session, _ = _load(args.session)
     if not session.tables_of(args.name):
@@ -104,10 +104,14 @@ def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
             "places": ready.side.rows,
             "no_key": ready.no_key,
             "repeated": ready.repeated,
+            "beyond": ready.beyond,
             "incomplete": ready.incomplete,
         }
         out.pairs(*((f"{table} {name}", str(count)) for name, count in counts.items()))
         document[table] = counts
+        freeze(session, ready, settings.keys)
+    out.say(approval(session, args.name))
+    out.say("frozen   a run refuses another table; check it again after a change")
     out.say(f"note     {_LOCAL}")
     return document
 

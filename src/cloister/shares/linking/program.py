@@ -174,7 +174,8 @@ class Linked(Program):
 
     def prepare(self, table: str, source: Any, schema: Any = None) -> Prepared:
         """Return an owner's rows, ready but for their tags; see :func:`.columns.prepare`."""
-        return prepare(self.frame.sides[table], self.key_parts, source, schema)
+        side = self.frame.sides[table]
+        return prepare(side, self.key_parts, source, schema, self.keys_per_person)
 
     def results(self) -> Mapping[str, Shape]:
         """Return the shapes of the size and of the words of each analysis."""
