@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -185,6 +186,65 @@ def test_an_owner_checks_its_file_alone(folder: Path, capsys: pytest.CaptureFixt
         "beyond": 0,
         "incomplete": 0,
     }
+
+
+KILLED = """
+import os, signal, sys
+from cloister.cli import main
+from cloister.privacy.ledger import Ledger
+from cloister.shares.mpc import parties, sealed
+where, name = {places}[sys.argv[1]]
+write = getattr(where, name)
+def then(*given, **named):
+    write(*given, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(where, name, then)
+sys.exit(main(sys.argv[2:]))
+"""
+PLACES = """{
+    "reserved": (Ledger, "reserve"), "marked": (parties, "_use_once"),
+    "charged": (Ledger, "commit"), "closed": (Ledger, "close"), "served": (parties, "_serve"),
+}"""
+
+
+def ended(keys: Mapping[str, Path], moment: str = "") -> dict[str, tuple[int, str]]:
+    """Run all parties; return the code and the words of each. The bank dies at a moment."""
+    killed = [sys.executable, "-c", KILLED.format(places=PLACES), moment]
+    running = {
+        name: subprocess.Popen(
+            [
+                *(killed if moment and name == "bank" else [sys.executable, "-m", "cloister"]),
+                *command(keys, name),
+                *("--timeout", "10"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for name in NAMES
+    }
+    said = {name: process.communicate(timeout=180)[0] for name, process in running.items()}
+    return {name: (process.returncode, said[name]) for name, process in running.items()}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("moment", ["reserved", "marked", "charged", "closed", "served"])
+def test_a_killed_owner_ends_the_session_for_all_with_one_charge(
+    keys: Mapping[str, Path], folder: Path, moment: str
+) -> None:
+    assert [main(check(name)) for name in DATA] == [0, 0]
+    first = ended(keys, moment)
+    assert first["bank"][0] == -signal.SIGKILL
+    if moment != "served":  # then all shares of results have left, and the others are done
+        assert all(first[name][0] > 0 for name in NAMES if name != "bank"), first
+    again = ended(keys)
+    assert all(code > 0 for code, _ in again.values()), again
+    assert "used here already" in again["retailer"][1]
+    assert moment == "reserved" or "used here already" in again["bank"][1]
+    for name in DATA:
+        ledger = Ledger(f"{name}.db")
+        assert len(ledger.jobs()) == 1
+        assert 4.9 < ledger.spent(name) <= 5.0
 
 
 @pytest.mark.parametrize("how", ["not checked", "a row more", "other columns"])
