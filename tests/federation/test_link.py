@@ -164,7 +164,7 @@ def test_a_plan_says_who_sees_what_and_what_it_costs(
     for words in (
         "cards at retailer by national_id",
         "Nobody learns who is in more than one table",
-        "epsilon 5, delta 1e-06 of your ledger",
+        "epsilon 5, delta 1e-06 of your ledger for every person of crm with at most 1 of these",
         "registry together with bank or with retailer could see all rows",
     ):
         assert words in text

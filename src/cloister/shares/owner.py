@@ -169,10 +169,6 @@ def _price(program: Program, schema: Schema | None, rules: PolicySettings) -> It
     if cap is None:
         yield "no epsilon is allowed for a job here; the owner must set max_epsilon_per_job."
         return
-    if schema.unit != "row" and not isinstance(
-        program, Linked
-    ):  # nothing here keeps to max_rows of a person
-        yield f"a private opening on shares counts rows, but the unit here is {schema.unit!r}."
     cost = epsilon(event, rules.max_delta)
     # The negated form refuses a cost of NaN too.
     if not cost <= cap:
@@ -180,10 +176,13 @@ def _price(program: Program, schema: Schema | None, rules: PolicySettings) -> It
             f"epsilon must be at most {cap:g}, the cap of a job here, got {cost:.3g} at delta "
             f"{rules.max_delta:g}."
         )
+    if isinstance(program, Linked):
+        return  # it keeps to its keys of a unit, and a person is at all owners by intent
+    if schema.unit != "row":  # nothing here keeps to max_rows of a person
+        yield f"a private opening on shares counts rows, but the unit here is {schema.unit!r}."
     for name, own in (
         ("max_rows", schema.max_rows or 1),
-        # A linked person is at all owners by intent, and its bound includes all of them.
-        ("max_silos", 1 if isinstance(program, Linked) else schema.max_silos_per_person),
+        ("max_silos", schema.max_silos_per_person),
     ):
         if (asked := getattr(program, name, 1)) != own:
             yield f"{name} of the program must be {own}, as in this schema, got {asked}."

@@ -90,9 +90,9 @@ class Linked(Program):
         if self.how != "inner" and len(self.tables()) > 2:
             raise PlanError(f"how = {self.how!r} must be of two tables; join three by 'inner'.")
         for owner, side in self.frame.sides.items():
-            if len(side.key) != len(self.parts):
+            if len(side.key) != len(self.key_parts):
                 raise PlanError(
-                    f"table {owner!r} must have {len(self.parts)} key columns, as the key "
+                    f"table {owner!r} must have {len(self.key_parts)} key columns, as the key "
                     f"{self.key!r} has parts, got {len(side.key)}."
                 )
         # The largest message is that of a shuffle.
