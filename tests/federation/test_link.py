@@ -168,6 +168,15 @@ def test_a_plan_says_who_sees_what_and_what_it_costs(
         "registry together with bank or with retailer could see all rows",
     ):
         assert words in text
+    own = "session.json --as bank"
+    data = "--settings SETTINGS --data crm=FILE"
+    assert plan["commands"]["bank"] == [
+        f"cloister link check {own} {data}",
+        f"cloister link run {own} --keys KEYS {data} --out result.json",
+    ]
+    assert plan["commands"]["registry"] == [
+        "cloister link run session.json --as registry --keys KEYS"
+    ]
     assert plan["uploads"] == 8 * (400 * 2 + 300 * 2)
     assert "needs epsilon times persons of 200" in plan["doubts"][0]
 

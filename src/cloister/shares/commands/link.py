@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,7 @@ def _plan(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     session, program = _load(args.session)
     sent, errors = traffic(program), list(precision(program))
     texts = {owner: approval(session, owner) for owner in dict.fromkeys(session.owners.values())}
+    steps = {name: list(_steps(session, args.session, name)) for name in session.parties}
     out.pairs(
         ("session", session.id),
         ("digest", f"{session.digest()}  compare it with the other parties"),
@@ -71,6 +72,7 @@ def _plan(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
         ("join", f"about {sent.each_way / 1e6:.3g} MB each way, {sent.rounds} rounds"),
         *(("answers", text) for text in errors),
         *((f"approval {owner}", text) for owner, text in texts.items()),
+        *((f"at {name}", line) for name, lines in steps.items() for line in lines),
     )
     warnings = list(warnings_for(program, args.expected)) if args.expected else []
     for text in warnings:
@@ -81,8 +83,18 @@ def _plan(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
         **sent._asdict(),
         "answers": errors,
         "approval": texts,
+        "commands": steps,
         "doubts": warnings,
     }
+
+
+def _steps(session: Session, file: Path, name: str) -> Iterator[str]:
+    """Yield the commands of a party, with FILE, KEYS and SETTINGS for its own paths."""
+    own = "".join(f" --settings SETTINGS --data {table}=FILE" for table in session.tables_of(name))
+    if own:
+        yield f"cloister link check {file} --as {name}{own}"
+    out = " --out result.json" if name in session.receivers else ""
+    yield f"cloister link run {file} --as {name} --keys KEYS{own}{out}"
 
 
 def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
