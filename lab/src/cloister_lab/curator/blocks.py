@@ -202,7 +202,7 @@ def _needed(budget: Budget | None, name: str) -> Budget:
 
 def number_of_blocks(nominal_n: int) -> int:
     """Return the published number of blocks, at least 2."""
-    return max(2, round(pow(float(nominal_n), _BLOCKS)))
+    return max(2, round(exp(_BLOCKS * log(nominal_n))))
 
 
 def centres_of_blocks(records: Records, method: Gupt | SampleAggregate) -> Floats:
