@@ -89,7 +89,8 @@ def approval(session: Session, name: str) -> str:
         f"With noise, {', '.join(session.receivers)} receive: number of linked persons"
         + (f"; {kinds}." if kinds else "."),
         f"It costs epsilon {program.epsilon:g}, delta {program.delta:g} of your ledger for every "
-        f"person of {own}; a repetition costs as much again.",
+        f"person of {own} with at most {program.keys_per_person} of these keys; a repetition "
+        "costs as much again.",
         f"Servers are {first} and {second}, dealer is {session.dealer}.",
         f"{session.dealer} together with {first} or with {second} could see all rows of all "
         "tables; so could both servers together.",
