@@ -1,4 +1,4 @@
-"""The hospital in a model over real agents: as a term or looked at, and an owner may forbid both."""
+"""The hospital over real agents: as a term or looked at, and an owner may forbid both."""
 
 from __future__ import annotations
 
