@@ -195,11 +195,11 @@ def site_warnings(plan: Plan) -> tuple[str, ...]:
     """Return a warning if a model with effects is over several silos without a term for them.
 
     Such a task has the optional member `has_effects`. A treatment that sicker hospitals give more
-    often would seem to harm.
+    often would seem to harm. The result of a task with layers of silos shows whether they differ.
     """
     *_, last = pipeline_steps(plan.task)
-    sited = bool(getattr(last, "sites", ()))
-    confounded = getattr(last, "has_effects", False) and len(plan.silos) > 1 and not sited
+    seen = getattr(last, "sites", ()) or getattr(last, "silos", ())
+    confounded = getattr(last, "has_effects", False) and len(plan.silos) > 1 and not seen
     return (WITHOUT_SITE,) if confounded else ()
 
 
