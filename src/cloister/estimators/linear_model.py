@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.display import ENDS, Estimate
-from cloister.core.errors import PlanError
+from cloister.core.errors import PlanError, choosing
 from cloister.data.schema import Schema
 from cloister.estimators.base import PrivateClassifier, PrivateSupervised
 from cloister.estimators.forest import by_name
@@ -228,7 +228,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
         if not isinstance(self.bounds, Schema) and self.target_bounds is None:
             raise PlanError(
                 "target_bounds are required without a schema: two public bounds of y; give "
-                "target_bounds=(low, high)."
+                f"target_bounds=(low, high){choosing('bounds')}."
             )
 
     def _keep(self, result: Release) -> None:
@@ -365,7 +365,7 @@ class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
         if not isinstance(self.bounds, Schema) and self.target_bounds is None:
             raise PlanError(
                 "target_bounds are required without a schema: two public bounds of y; give "
-                "target_bounds=(low, high)."
+                f"target_bounds=(low, high){choosing('bounds')}."
             )
 
     def _keep(self, result: Release) -> None:

@@ -20,7 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from cloister.core.arrays import Flags, Floats
-from cloister.core.errors import DataError, PlanError
+from cloister.core.errors import DataError, PlanError, choosing
 from cloister.data import (
     Labelled,
     Records,
@@ -302,7 +302,7 @@ def plain_schema(
             f"{called} must be public numbers: a tuple (low, high), each a number or "
             f"{len(names)} numbers, a list of {len(names)} tuples (low, high), a mapping of names "
             f"to these, or a schema, got {bounds!r}; bounds read from the records would leak their "
-            "extremes."
+            f"extremes{choosing('bounds')}."
         )
     columns = tuple(
         Column(name=name, type="number", min=low, max=high)
@@ -418,7 +418,7 @@ def public_classes(parts: Sequence[Any], classes: Any) -> NDArray[Any]:
     if classes is None or (isinstance(classes, str) and classes != IN_Y):
         raise PlanError(
             f"classes must be the public list of labels, or {IN_Y!r} to state that the set of "
-            f"labels in y is public, got {classes!r}."
+            f"labels in y is public, got {classes!r}{choosing('classes')}."
         )
     labels = label_set(parts) if isinstance(classes, str) else np.unique(np.asarray(classes))
     if len(labels) < 2:
