@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.app.release import Release
@@ -17,7 +16,7 @@ from cloister.core.arrays import Floats
 from cloister.core.display import ENDS, Estimate
 from cloister.core.errors import PlanError, choosing
 from cloister.data.schema import Schema
-from cloister.estimators.base import PrivateClassifier, PrivateSupervised
+from cloister.estimators.base import PrivateClassifier, PrivateRegressor
 from cloister.estimators.forest import by_name
 from cloister.estimators.tables import SiloData, grid_rows
 from cloister.protocol.task import Task
@@ -150,7 +149,7 @@ class DPLogisticRegression(PrivateClassifier):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPLinearRegression(RegressorMixin, PrivateSupervised):
+class DPLinearRegression(PrivateRegressor):
     """Differentially private least squares, with an optional ridge penalty.
 
     Parameters
@@ -282,7 +281,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
+class DPGeneralizedLinearRegressor(PrivateRegressor):
     """Differentially private regression of a mean: numbers, shares, counts and costs.
 
     Parameters
