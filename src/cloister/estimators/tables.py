@@ -527,8 +527,8 @@ def scored_rows(model: Any, X: Any, y: Any = None, weight: Any = None) -> tuple[
     columns = [names[j] for j in np.flatnonzero(lacking.any(axis=0)).tolist()]
     cells = ", ".join(map(repr, columns[:5])) or "the target"
     sentence = (
-        f"{len(kept) - kept.sum():,} of {len(kept):,} rows are left out of the score, as by a fit: a "
-        f"cell of {cells} is missing, unknown or out of range."
+        f"{len(kept) - kept.sum():,} of {len(kept):,} rows are left out of the score, as by a fit: "
+        f"a cell of {cells} is missing, unknown or out of range."
     )
     if not kept.any():
         raise DataError(sentence)
