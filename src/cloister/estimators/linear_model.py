@@ -9,15 +9,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.display import ENDS, Estimate
-from cloister.core.errors import PlanError
+from cloister.core.errors import PlanError, choosing
 from cloister.data.schema import Schema
-from cloister.estimators.base import PrivateClassifier, PrivateSupervised
+from cloister.estimators.base import PrivateClassifier, PrivateRegressor
 from cloister.estimators.forest import by_name
 from cloister.estimators.tables import SiloData, grid_rows
 from cloister.protocol.task import Task
@@ -150,7 +149,7 @@ class DPLogisticRegression(PrivateClassifier):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPLinearRegression(RegressorMixin, PrivateSupervised):
+class DPLinearRegression(PrivateRegressor):
     """Differentially private least squares, with an optional ridge penalty.
 
     Parameters
@@ -228,7 +227,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
         if not isinstance(self.bounds, Schema) and self.target_bounds is None:
             raise PlanError(
                 "target_bounds are required without a schema: two public bounds of y; give "
-                "target_bounds=(low, high)."
+                f"target_bounds=(low, high){choosing('bounds')}."
             )
 
     def _keep(self, result: Release) -> None:
@@ -282,7 +281,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
+class DPGeneralizedLinearRegressor(PrivateRegressor):
     """Differentially private regression of a mean: numbers, shares, counts and costs.
 
     Parameters
@@ -372,7 +371,7 @@ class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
         if not isinstance(self.bounds, Schema) and self.target_bounds is None:
             raise PlanError(
                 "target_bounds are required without a schema: two public bounds of y; give "
-                "target_bounds=(low, high)."
+                f"target_bounds=(low, high){choosing('bounds')}."
             )
 
     def _keep(self, result: Release) -> None:
