@@ -65,7 +65,9 @@ class Arrivals:
         with self._open() as connection:
             of, self.key = connection.execute("SELECT horizon, secret FROM facts").fetchone()
             if of != horizon:
-                raise LedgerError(f"state {str(path)!r} is of another horizon; use its own folder.")
+                raise LedgerError(
+                    f"state {str(path)!r} belongs to another horizon; use its own folder."
+                )
             self._check_chain(connection)
             self._start_period(connection)
 
@@ -186,6 +188,7 @@ class Arrivals:
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the log has the deleted rows
 
     def _start_period(self, connection: sqlite3.Connection) -> None:
+        # In memory: a query for each unit of a file would take longer than reading it.
         query = "SELECT unit FROM units WHERE periods >= ?"
         self._used_up = {unit for (unit,) in connection.execute(query, (self._most,))}
         self._arrived: set[bytes] = set()
@@ -196,6 +199,7 @@ class Arrivals:
         return bytes(link)
 
     def _link(self, before: bytes, content: bytes, stored: bytes) -> bytes:
+        # Of digests, so that no two triples have the same bytes.
         parts = b"".join(hashlib.sha256(part).digest() for part in (before, content, stored))
         return hmac.digest(self.key, b"cloister/period\0" + parts, "sha256")
 

@@ -104,6 +104,7 @@ class Horizon:
     @cached_property
     def event(self) -> HorizonEvent:
         """The event of all periods together."""
+        # Squared mus of blocks add up; each is that of the noise after rounding up.
         mu_squared = 0.0
         for block in self.plan.blocks(0):
             norm = self._norm(block)
@@ -223,6 +224,7 @@ class HorizonFolder:
         """Write the folder and the states of the silos, then reserve the price."""
         prepare_folder(path / _SILOS)
         made = cls(path, horizon, schema)
+        # Kept, so that every period is read by the same rules.
         write_text(path / _SCHEMA, schema.to_toml(), new=True)
         for silo in horizon.plan.silos:
             Arrivals.create(made._state(silo), horizon.digest)
@@ -314,6 +316,7 @@ class HorizonFolder:
         return self.released()
 
     def _job(self, ledger: Ledger) -> JobRecord:
+        # The id is of the plan, so that a horizon of another folder is another job.
         for job in ledger.jobs():
             if job.job == self.horizon.plan.run_id:
                 return job
@@ -368,6 +371,7 @@ class HorizonFolder:
         for silo, state in states.items():
             if silo not in waiting:
                 state.check_content(t, records[silo].fingerprint(state.key))
+        # The clients of a job, so that kernels, rows and norms are checked as in every job.
         clients = make_clients(plan, records, masker=NoMask())
         for silo, handle in handlers(clients).items():
             if silo in waiting:
@@ -392,7 +396,7 @@ class HorizonFolder:
         words = [b64encode(frame).decode() for frame in frames]
         document = {"format": RELEASED, "horizon": self.horizon.digest, "words": words}
         file = self.path / _RELEASED
-        write_text(whole := file.with_suffix(".new"), json.dumps(document))
+        write_text(whole := file.with_suffix(".new"), json.dumps(document, allow_nan=False))
         os.replace(whole, file)  # a crash leaves the old file or the new one
 
     def _forget(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,13 @@ import numpy as np
 from cloister.app.horizon import Horizon
 from cloister.app.present import Presentation, present
 from cloister.app.release import Release
+from cloister.app.report.page import write_report
 from cloister.app.unknown import results_with_reasons
 from cloister.core.arrays import Integers
 from cloister.core.derived import displays_of
 from cloister.core.display import Bars, Curve, Estimate, Heatmap, PValue, Table
+from cloister.data.schema import Schema
+from cloister.protocol.plan import noun_of
 
 LEVEL = 0.05
 """Probability of a false alarm of the test for a change, in all periods together."""
@@ -45,10 +49,23 @@ def present_horizon(horizon: Horizon, released: Integers) -> tuple[Release, Pres
     return release, replace(
         shown,
         title=f"{shown.title} (periods 1 to {n} of {horizon.encoding.periods})",
-        cost=f"{shown.cost} This is the price of all {horizon.encoding.periods} periods together.",
+        cost=f"{shown.cost} This is the price of all {horizon.encoding.periods} periods together; "
+        f"the rows of one {noun_of(plan.unit)} count in at most {horizon.encoding.max_periods}.",
         remarks=(*shown.remarks, *remarks),
         displays=(*shown.displays, *changes, *last),
         course=tuple(courses(horizon, released)),
+    )
+
+
+def write_horizon_report(release: Release, shown: Presentation, file: Path, schema: Schema) -> None:
+    """Write the report of a horizon, which has no model file to verify."""
+    write_report(
+        release,
+        file,
+        shown=shown,
+        schema=schema,
+        budget_lines=(("charged", "once for all periods, when the horizon was opened"),),
+        verification=("not verified", "Nobody signed the releases: all silos ran in one process."),
     )
 
 
@@ -76,12 +93,20 @@ def courses(horizon: Horizon, released: Integers) -> Iterator[Curve]:
         return
     for name, said in _COURSES.items():
         shown = [
-            displays_of(plan.task, horizon.so_far(released[:t], name).results, plan.columns)
+            {
+                display.title: display
+                for display in displays_of(
+                    plan.task, horizon.so_far(released[:t], name).results, plan.columns
+                )
+            }
             for t in range(1, len(released) + 1)
         ]
-        for one, *others in zip(*shown, strict=True):
-            if isinstance(one, Bars | Heatmap) and one.estimate.values.size <= _LINES:
-                yield _course(f"{one.title}, {said}", periods, [one, *others])
+        for title, one in shown[-1].items():
+            # A display may be missing in a period, for example if a median is not known there.
+            complete = all(title in found for found in shown)
+            small = isinstance(one, Bars | Heatmap) and one.estimate.values.size <= _LINES
+            if small and complete:
+                yield _course(f"{title}, {said}", periods, [found[title] for found in shown])
 
 
 def _course(title: str, periods: Any, shown: list[Any]) -> Curve:

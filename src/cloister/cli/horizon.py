@@ -9,9 +9,12 @@ from typing import Any
 
 from cloister.app.files import SiloFiles
 from cloister.app.horizon import Horizon, HorizonFolder
-from cloister.app.horizon_report import horizon_document, present_horizon
+from cloister.app.horizon_report import (
+    horizon_document,
+    present_horizon,
+    write_horizon_report,
+)
 from cloister.app.payment import LEDGER_VARIABLE, default_ledger
-from cloister.app.report.page import write_report
 from cloister.app.text import number
 from cloister.cli.options import (
     add_max_loss_argument,
@@ -163,7 +166,7 @@ def _show(args: argparse.Namespace, out: Output) -> Document:
         raise DataError("horizon has no release yet; release its first period.")
     release, shown = present_horizon(folder.horizon, released)
     report = args.folder / "report.html"
-    write_report(release, report, shown=shown, schema=folder.schema)
+    write_horizon_report(release, shown, report, folder.schema)
     show_presentation(shown, out)
     out.pairs(
         ("periods", f"{len(released)} of {folder.horizon.encoding.periods}"),

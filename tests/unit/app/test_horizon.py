@@ -175,18 +175,77 @@ def test_arrivals_beyond_the_public_number_are_left_out(tmp_path: Path, max_peri
     assert falls == pytest.approx(counts(1, 2, 3)[2] + min(max_periods, 3), abs=1e-3)
 
 
+def squared_change(tmp_path: Path, horizon: Horizon) -> int:
+    """Return the squared change of all releases by a person who comes in every period."""
+    with_person, without = (Desk(tmp_path / name, horizon) for name in ("with", "without"))
+    for period, frames in enumerate(same_person(4), start=1):
+        one = with_person.release(period, reader(frames), ZeroNoise())
+        other = without.release(period, noise=ZeroNoise())
+    return int(((one - other) ** 2).sum())
+
+
 @pytest.mark.parametrize("max_periods", [1, 2])
 def test_a_person_in_every_period_changes_all_releases_by_the_bound(
     tmp_path: Path, max_periods: int
 ) -> None:
     horizon = horizon_of(4, max_periods)
-    with_person, without = (Desk(tmp_path / name, horizon) for name in ("with", "without"))
-    for period, frames in enumerate(same_person(4), start=1):
-        one = with_person.release(period, reader(frames), ZeroNoise())
-        other = without.release(period, noise=ZeroNoise())
     (block,) = horizon.plan.blocks(0)
     bound = block.l2_squared * horizon.encoding.sensitivity_squared
-    assert 0 < ((one - other) ** 2).sum() <= bound
+    assert 0 < squared_change(tmp_path, horizon) <= bound
+
+
+def forgets_counts(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(Arrivals, "admits", lambda state, unit: True)
+
+
+def counts_periods_of_the_past_alone(patched: pytest.MonkeyPatch) -> None:
+    freeze = Arrivals.freeze
+
+    def late(state: Arrivals, period: int, content: bytes, sums: Integers) -> None:
+        state._arrived.clear()
+        freeze(state, period, content, sums)
+
+    patched.setattr(Arrivals, "freeze", late)
+
+
+def sends_every_sum_whole(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(Encoding, "payload", lambda encoding, sums: sums.sum(axis=0) << 10)
+
+
+@pytest.mark.parametrize(
+    "mutant", [forgets_counts, counts_periods_of_the_past_alone, sends_every_sum_whole]
+)
+def test_a_mutant_that_exceeds_the_bound_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Callable[[Any], None]
+) -> None:
+    horizon = horizon_of(4)
+    (block,) = horizon.plan.blocks(0)
+    mutant(monkeypatch)
+    bound = block.l2_squared * horizon.encoding.sensitivity_squared
+    assert squared_change(tmp_path, horizon) > bound
+
+
+def test_every_period_draws_noise_of_the_whole_scale(desk: Desk) -> None:
+    drawn: list[tuple[str, int, int]] = []
+
+    class Seen(SimulatedNoise):
+        def draw(self, kind: Any, scale: int, size: int) -> Integers:
+            drawn.append((kind, scale, size))
+            return super().draw(kind, scale, size)
+
+    horizon, source = desk.folder.horizon, Seen(7)
+    for period in (1, 2, 3):
+        released = desk.release(period, noise=source)
+    (block,) = horizon.plan.blocks(0)
+    assert drawn == [("gaussian", horizon.scale(block), block.size)] * 3
+    exact = [horizon.encoding.payload(sums_of(t)) for t in (1, 2, 3)]
+    fresh = SimulatedNoise(7)
+    for t in range(3):
+        assert (released[t] - exact[t] == fresh.draw("gaussian", *drawn[t][1:])).all()
+
+
+def sums_of(periods: int) -> Integers:
+    return np.array([counts(t) for t in range(1, periods + 1)]) << 16
 
 
 def test_a_state_names_nobody(desk: Desk) -> None:
@@ -343,7 +402,7 @@ def test_a_changed_or_strange_state_is_refused(desk: Desk, tmp_path: Path) -> No
     other = Desk(tmp_path / "other", horizon_of(5))
     state = desk.folder._state("north")
     shutil.copy(other.folder._state("north"), tmp_path / "strange.db")
-    with pytest.raises(LedgerError, match="of another horizon"):
+    with pytest.raises(LedgerError, match="belongs to another horizon"):
         Arrivals(tmp_path / "strange.db", desk.folder.horizon.digest, 1)
     with Arrivals(state, desk.folder.horizon.digest, 1)._open() as connection:
         connection.execute("UPDATE periods SET sums = zeroblob(24)")
