@@ -117,10 +117,10 @@ class Encoding:
     def sensitivity_squared(self) -> int:
         """Bound on the squared L2 change of all releases, if the sum of a period changes by 1.
 
-        It holds for changes in at most `max_periods` periods, in any direction, each of L2 norm 1.
-        docs/proofs/horizon.md
+        It holds for changes in at most `max_periods` periods, each of L2 norm at most 1 and in any
+        direction, also if a change differs between releases. docs/proofs/horizon.md
         """
-        overlap = np.abs(self.matrix.T @ self.matrix)
+        overlap = np.abs(self.matrix).T @ np.abs(self.matrix)
         own = np.diag(overlap)
         others = np.sort(overlap - np.diag(own), axis=1)[:, ::-1]
         nearest = own + others[:, : self.max_periods - 1].sum(axis=1)
