@@ -129,7 +129,7 @@ def test_a_table_that_loses_many_rows_stops_before_anything_is_charged(tmp_path:
     assert "max_loss" not in str(all_.value)
     some = tables()
     some["crm"]["group"] = [*["unheard of"] * 30, *some["crm"]["group"].iloc[30:]]
-    with pytest.raises(DataError, match=r"30 of 300 rows .* 30 with a missing .* max_loss=0.11"):
+    with pytest.raises(DataError, match=r"30 of 300 rows .* 30 with a missing .*max_loss=0.11"):
         question().run_here(some, account)
     assert ledger.spent("clients") == 0
     question().run_here(some, account, max_loss=0.11)
