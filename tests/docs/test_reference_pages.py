@@ -12,11 +12,13 @@ from types import ModuleType
 import pytest
 
 import cloister
+from cloister.core.errors import choosing
 from cloister.protocol.task import Task
 from cloister.tasks import installed
 
 TASKS = installed()  # the laboratory's, too
 
+PAGE = "docs/results/choosing.md"
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 DIRECTIVE = re.compile(r"^::: ([\w.]+)\n((?:    .*\n)*)", re.MULTILINE)
 MEMBERS = re.compile(r"^ +members: \[(.+)\]$", re.MULTILINE)
@@ -77,3 +79,12 @@ def test_what_no_directive_shows_is_noticed() -> None:
     assert cloister.Schema in found
     assert Task in found
     assert cloister.Baskets not in found
+
+
+def test_errors_name_sections_of_the_page_of_tables() -> None:
+    root = REFERENCE.parents[1]
+    sources = "".join(path.read_text(encoding="utf-8") for path in root.glob("src/**/*.py"))
+    asked = set(re.findall(r"\bchoosing\([\"'](\w+)[\"']\)", sources))
+    headings = re.findall(r"^## (\w+)$", (root / PAGE).read_text(encoding="utf-8"), re.MULTILINE)
+    assert asked == {heading.lower() for heading in headings}
+    assert choosing("edges") == f" (tables: {PAGE}#edges)"

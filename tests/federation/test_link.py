@@ -197,6 +197,20 @@ def test_an_owner_checks_its_file_alone(folder: Path, capsys: pytest.CaptureFixt
     }
 
 
+def test_a_check_that_finds_many_rows_lost_freezes_nothing(
+    folder: Path, keys: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(keys["bank"].rglob("*.checked"))
+    with Path("crm.csv").open("a") as file:
+        file.write("".join(f"{9000 + i},Gold\n" for i in range(18)))
+    asked = ["link", "check", "session.json", "--as", "bank", "--settings", "bank.toml"]
+    assert main([*asked, "--data", "crm=crm.csv", "--max-loss", "0.01"]) == 4
+    assert "18 of 398 rows are left out" in capsys.readouterr().err
+    assert set(keys["bank"].rglob("*.checked")) == before
+    assert main([*asked, "--data", "crm=crm.csv"]) == 0
+    assert len(set(keys["bank"].rglob("*.checked")) - before) == 1
+
+
 KILLED = """
 import os, signal, sys
 from cloister.cli import main

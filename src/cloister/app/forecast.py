@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from cloister.app.text import number
-from cloister.core.arrays import Results
+from cloister.core.arrays import Floats, Results
 from cloister.core.display import Table
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
@@ -41,12 +41,16 @@ def expected(plan: Plan) -> tuple[Table, ...]:
     """Return the 95 % margins of a plan's results, by column where the task declares it.
 
     The optional member `columnwise` of a task maps a forecast with one value per column to the
-    title of its table.
+    title of its table. The optional member `forecast_ranges` maps a forecast that is no more than
+    an order of magnitude to its least and largest multiple and to what decides between them.
     """
     columnwise = getattr(plan.task, "columnwise", {})
+    ranges = _ranges(plan)
     tables, others = [], []
     for name, values in forecast_of(plan).items():
-        if name in columnwise and values.shape == (len(plan.columns),):
+        if name in ranges:
+            tables.append(_range_table(plan, values, *ranges[name]))
+        elif name in columnwise and values.shape == (len(plan.columns),):
             # Columns have different units; only shares of their ranges can be compared.
             shares = values / (2 * plan.grid.half_range)
             rows = tuple(
@@ -62,6 +66,27 @@ def expected(plan: Plan) -> tuple[Table, ...]:
     if others:
         tables.append(Table("Expected error (95 % of the noise)", ("of", "error"), tuple(others)))
     return tuple(tables)
+
+
+def _range_table(plan: Plan, values: Floats, least: float, most: float, reason: str) -> Table:
+    """Return the least and the largest expected error of each column; shape (n_columns,)."""
+    half = plan.grid.half_range
+    rows = tuple(
+        (column, f"± {number(float(low))} to ± {number(float(high))}")
+        for column, low, high in zip(
+            plan.columns,
+            np.minimum(least * values, half),
+            np.minimum(most * values, half),
+            strict=True,
+        )
+    )
+    title = f"Expected error of a centre (95 % of the noise); it depends on {reason}"
+    return Table(title, ("column", "in its unit"), rows)
+
+
+def _ranges(plan: Plan) -> Mapping[str, tuple[float, float, str]]:
+    ranges: Mapping[str, tuple[float, float, str]] = getattr(plan.task, "forecast_ranges", {})
+    return ranges
 
 
 def wanted_budget(
@@ -85,8 +110,14 @@ def wanted_budget(
     PlanError
         If the task has no such forecast, or no epsilon up to 100 is enough.
     """
-    largest = Budget(_EPSILONS[-1], delta)
-    known = margins(plan_for(largest))
+    largest = plan_for(Budget(_EPSILONS[-1], delta))
+    known = margins(largest)
+    ranges = {_short(name): reason for name, (_, _, reason) in _ranges(largest).items()}
+    if loose := sorted(want.keys() & ranges.keys()):
+        raise PlanError(
+            f"want cannot name {loose[0]!r}, whose error depends on {ranges[loose[0]]}, which no "
+            f"plan knows; it can name {', '.join(known)}."
+        )
     if not want or (unknown := want.keys() - known.keys()):
         given = ", ".join(sorted(unknown)) if want else "nothing"
         offered = ", ".join(known) or "none, as this task has no forecast"
@@ -115,11 +146,17 @@ def wanted_budget(
 
 
 def margins(plan: Plan) -> dict[str, float]:
-    """Return the largest margin of error of each forecast, by its short name."""
+    """Return the largest margin of error of each forecast that is closed, by its short name."""
+    ranges = _ranges(plan)
     return {
-        name.removesuffix("half_width").strip("_") or "result": float(np.max(values))
+        _short(name): float(np.max(values))
         for name, values in forecast_of(plan).items()
+        if name not in ranges
     }
+
+
+def _short(name: str) -> str:
+    return name.removesuffix("half_width").strip("_") or "result"
 
 
 def plan_warnings(plan: Plan, schema: Schema, *, sized: bool = True) -> tuple[str, ...]:
@@ -158,11 +195,11 @@ def site_warnings(plan: Plan) -> tuple[str, ...]:
     """Return a warning if a model with effects is over several silos without a term for them.
 
     Such a task has the optional member `has_effects`. A treatment that sicker hospitals give more
-    often would seem to harm.
+    often would seem to harm. The result of a task with layers of silos shows whether they differ.
     """
     *_, last = pipeline_steps(plan.task)
-    sited = bool(getattr(last, "sites", ()))
-    confounded = getattr(last, "has_effects", False) and len(plan.silos) > 1 and not sited
+    seen = getattr(last, "sites", ()) or getattr(last, "silos", ())
+    confounded = getattr(last, "has_effects", False) and len(plan.silos) > 1 and not seen
     return (WITHOUT_SITE,) if confounded else ()
 
 

@@ -18,7 +18,7 @@ from cloister.app.in_process import OnRound, SiloRecords, check_records, content
 from cloister.app.payment import Account
 from cloister.app.question import hash_of, question_of
 from cloister.app.release import Release
-from cloister.core.errors import PlanError
+from cloister.core.errors import PlanError, choosing
 from cloister.data.loss import loss_notices, watch_loss
 from cloister.data.schema import Schema
 from cloister.privacy import accounting
@@ -118,7 +118,8 @@ class Job:
             return None
         if self.epsilon is None:
             raise PlanError(
-                f"epsilon must be given for task {self.task.name!r}; there is no default."
+                f"epsilon must be given for task {self.task.name!r}; there is no default"
+                f"{choosing('epsilon')}."
             )
         delta = default_delta(self.nominal_n) if self.delta is None else self.delta
         return Budget(self.epsilon, delta)
@@ -254,7 +255,8 @@ class Job:
         if dry_run.rate < 1:
             raise PlanError(
                 f"nominal_n must be given for task {self.task.name!r}, which samples its units; "
-                "the cost of a count cannot be subtracted exactly from its budget."
+                "the cost of a count cannot be subtracted exactly from its budget"
+                f"{choosing('nominal_n')}."
             )
         count = replace(self, task=Count, options={"mechanism": mechanism})
         count_plan = count.plan_for(count_budget, 1)
@@ -423,7 +425,7 @@ def split_budget(budget: Budget, share: float, mechanism: Mechanism) -> tuple[Bu
         if epsilon == 0:
             raise PlanError(
                 f"nominal_n must be given: {fraction:.0%} of ({budget}) is too little for a noisy "
-                "count."
+                f"count{choosing('nominal_n')}."
             )
         return Budget(epsilon, budget.delta)
 

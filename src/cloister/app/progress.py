@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import current_process
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cloister.core.errors import DataLossWarning
 
 if TYPE_CHECKING:
     from cloister.app.in_process import OnRound
     from cloister.protocol.session import RoundDone
+
+T = TypeVar("T")
 
 PROGRESS = "CLOISTER_PROGRESS"
 """An environment variable: ``0`` turns all bars off."""
@@ -50,6 +52,16 @@ def round_bar(
         yield from _in_cell()
     else:
         yield from _on_terminal(stays, rows)
+
+
+def watched(items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
+    """Return the items, with a bar of their share if a person watches, without their number."""
+    if not is_watched():
+        return items
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(items, what, total, console=Console(stderr=True), transient=True)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from cloister.core.display import (
 )
 from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
-from cloister.privacy.events import Event, NonPrivateEvent, holds
+from cloister.privacy.events import Event, HorizonEvent, NonPrivateEvent, holds
 from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
 from cloister.protocol.plan import Plan, noun_of
 
@@ -178,8 +178,10 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
         strength += " This holds if the aggregator really added the noise, which no silo can check."
     elif result.noise not in REAL_NOISE:
         strength = f"Not at all in this run, which had no real noise. With it: {strength}"
+    if isinstance(result.spent, HorizonEvent):
+        strength += f" This is for the releases of all {result.spent.periods} periods together."
     # The plan has only the events of the task, so a difference is the count before it.
-    if result.spent != plan.events():
+    elif result.spent != plan.events():
         strength += " The noisy count of all records that was bought first is part of this."
     return (
         released,

@@ -28,7 +28,7 @@ from cloister.cli.output import Output, ask
 from cloister.cli.over_files import TaskCommand, after_steps
 from cloister.core.capability import CAPABILITIES
 from cloister.core.display import Table
-from cloister.core.errors import PlanError
+from cloister.core.errors import PlanError, choosing
 from cloister.core.files import write_text
 from cloister.data import Remedy, declared_types, header, refuse_loss, roles_of
 from cloister.data.check import fitted
@@ -186,7 +186,7 @@ def _confirmed(
             raise PlanError(
                 f"public bounds of {lacking} are not known; give --codebook, or --bounds "
                 f"{missing[0] if missing else 'NAME'}=LOW..HIGH, from a guideline and never from "
-                "the records."
+                f"the records{choosing('bounds')}."
             )
     rows_of_unit = (args.max_rows or 1) if args.unit else None
     return Schema(

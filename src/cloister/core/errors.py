@@ -34,6 +34,11 @@ class PlanError(CloisterError, ValueError):
     """A parameter, or a combination of parameters, is refused before anything is spent."""
 
 
+def choosing(what: str) -> str:
+    """Return the end of a sentence that asks for `what`: where tables help to choose it."""
+    return f" (tables: docs/results/choosing.md#{what})"
+
+
 def raise_if_any(sentences: Iterable[str]) -> None:
     """Raise a PlanError with the first sentence, if there is one."""
     # The iterable may be lazy, and a later rule may rely on the earlier ones.

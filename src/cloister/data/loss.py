@@ -199,7 +199,12 @@ def watch_loss(
 ) -> None:
     """Warn the owner with each sentence of :func:`loss_notices`, which has the same parameters."""
     for notice in loss_notices(silos, options, columns, max_loss):
-        warnings.warn(notice, DataLossWarning, stacklevel=_caller())
+        warn_owner(notice)
+
+
+def warn_owner(notice: str) -> None:
+    """Warn the owner of excluded rows, at the line of the user's call."""
+    warnings.warn(notice, DataLossWarning, stacklevel=_caller())
 
 
 def _caller() -> int:

@@ -25,7 +25,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cloister.core.dates import day_of, decimal_years
-from cloister.core.errors import PlanError
+from cloister.core.errors import PlanError, choosing
 from cloister.core.files import toml_of
 from cloister.hazmat.fixedpoint import Contract, Grid
 from cloister.protocol.task import PublicColumn
@@ -137,7 +137,7 @@ class Column(_Contract):
                 raise ValueError(
                     f"{bound} must be a public number, got {value!r}; use the bound from a "
                     "codebook, a guideline or physics, because a bound read from the records "
-                    "discloses one of them."
+                    f"discloses one of them{choosing('bounds')}."
                 )
             if not isinstance(value, bool) and isinstance(value, int | float):
                 values[bound] = float(value) + 0.0  # -0.0 and 0.0 must give the same digest
@@ -530,7 +530,8 @@ class Schema(_Contract):
             raise PlanError(
                 f"public bounds are needed of {listed}: give bounds={{{lacking[0]!r}: (low, high)}}"
                 ", a list of categories, or None to leave a column out. Use a codebook or a "
-                "guideline, because bounds from the records disclose one of them."
+                "guideline, because bounds from the records disclose one of them"
+                f"{choosing('bounds')}."
             )
         columns = tuple(
             Column(name=name, **_proposed(given.get(name, "yes-no"), kind))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -33,6 +33,7 @@ from cloister.estimators.tables import (
     plain_schema,
     read_labelled,
     read_silos,
+    scored_rows,
 )
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
@@ -501,6 +502,26 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
         """Return the most probable class of each record; shape (n_samples,)."""
         best = self.predict_proba(X).argmax(axis=1)  # first, since it raises before a fit
         return np.asarray(self.classes_[best])
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy; exact for these records, so its publication is another release.
+
+        Records that a fit leaves out are left out with a warning. `y` may be None if X has the
+        column `target`.
+        """
+        return float(super().score(*scored_rows(self, X, y, sample_weight)))
+
+
+class PrivateRegressor(RegressorMixin, PrivateSupervised):
+    """A regressor, whose score leaves out the records that a fit leaves out."""
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return R²; exact for these records, so its publication is another release.
+
+        Records that a fit leaves out are left out with a warning. `y` may be None if X has the
+        column `target`.
+        """
+        return float(super().score(*scored_rows(self, X, y, sample_weight)))
 
 
 def _loaded_classes(classes: Any, categories: Sequence[str]) -> NDArray[Any]:

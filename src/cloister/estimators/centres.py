@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 
 from cloister.core.arrays import Floats, Records
-from cloister.estimators.tables import SiloData, kept_rows, new_rows
+from cloister.estimators.tables import SiloData, kept_rows, new_rows, scored_rows
 from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.tasks.clustering.lloyd_kernel import finest_exact, nearest_centres
 from cloister.tasks.clustering.synopsis import squared_distances
@@ -59,9 +59,9 @@ class CentreModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         """Return minus the sum of squared scaled distances to the nearest centre.
 
         Local and exact for the given X. Its publication for private records would be a separate
-        release, without noise.
+        release, without noise. Records that a fit leaves out are left out with a warning.
         """
-        rows = new_rows(self, X)
+        rows = new_rows(self, scored_rows(self, X)[0])
         return -fsum(self._squared(rows[block]).min(axis=0).sum() for block in self._blocks(rows))
 
     def _squared(self, X: Floats) -> Floats:

@@ -25,7 +25,7 @@ from cloister.app.in_process import run_plan
 from cloister.app.progress import round_bar
 from cloister.app.release import Release
 from cloister.core.arrays import Floats, GridState, Records
-from cloister.core.errors import DataError, PlanError
+from cloister.core.errors import DataError, PlanError, choosing
 from cloister.core.randomness import public_generator
 from cloister.data import is_frame, read_floats
 from cloister.estimators.release import account_of
@@ -378,7 +378,10 @@ class SklearnUpdate:
                 "values."
             )
         if (self.classes is None) != is_regressor(self.model):
-            raise PlanError("classes are required for a classifier; omit them for a regressor.")
+            raise PlanError(
+                "classes are required for a classifier; omit them for a regressor"
+                f"{choosing('classes')}."
+            )
         # A frozen dataclass has no other way to set a derived field.
         object.__setattr__(self, "_template", self._public_start())
 

@@ -36,8 +36,8 @@ class DPKMeans(CentreModel, PrivateEstimator):
     algorithm : str
         "auto" is this package's method and the most accurate. The published methods are
         "fastlloyd", "glloyd", "sulloyd", "eugkm" and "hybrid" (both for few columns), "lshtree",
-        "feddp-init", "dpem", "balcan", "maxcover-histogram", "kmeans-guarantee-dp" and
-        "subcluster-dp"; see :mod:`cloister.tasks`.
+        "feddp-init", "dpem", "balcan", "maxcover-histogram", "one-round",
+        "kmeans-guarantee-dp" and "subcluster-dp"; see :mod:`cloister.tasks`.
     alpha : float, > 0
         Radius of FastLloyd as a fraction of the box; other methods refuse it.
     rounds : int, optional

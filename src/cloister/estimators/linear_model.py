@@ -9,15 +9,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.display import ENDS, Estimate
-from cloister.core.errors import PlanError
+from cloister.core.errors import PlanError, choosing
 from cloister.data.schema import Schema
-from cloister.estimators.base import PrivateClassifier, PrivateSupervised
+from cloister.estimators.base import PrivateClassifier, PrivateRegressor
 from cloister.estimators.forest import by_name
 from cloister.estimators.tables import SiloData, grid_rows
 from cloister.protocol.task import Task
@@ -150,7 +149,7 @@ class DPLogisticRegression(PrivateClassifier):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPLinearRegression(RegressorMixin, PrivateSupervised):
+class DPLinearRegression(PrivateRegressor):
     """Differentially private least squares, with an optional ridge penalty.
 
     Parameters
@@ -228,7 +227,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
         if not isinstance(self.bounds, Schema) and self.target_bounds is None:
             raise PlanError(
                 "target_bounds are required without a schema: two public bounds of y; give "
-                "target_bounds=(low, high)."
+                f"target_bounds=(low, high){choosing('bounds')}."
             )
 
     def _keep(self, result: Release) -> None:
@@ -282,7 +281,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
+class DPGeneralizedLinearRegressor(PrivateRegressor):
     """Differentially private regression of a mean: numbers, shares, counts and costs.
 
     Parameters
@@ -295,6 +294,9 @@ class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
         As for :class:`~cloister.tasks.regression.glm.GeneralizedLinear`; columns by name, and all
         other columns are covariates by default. `alpha` is the over-dispersion of negative binomial
         counts, `rows_of_unit` and `n_units` are public numbers.
+    by_silo : bool
+        Whether 2 % of the budget show if coefficients would change with the term ``site``; only for
+        several silos, and without that term.
     formula : str, optional
         Target and terms in place of `target`, `covariates`, `offset`, `exposure` and `reference`,
         such as ``"y ~ age + C(arm) + site + offset(log(t))"``; see
@@ -317,6 +319,9 @@ class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
     covariance_, sampling_covariance_ : ndarray of shape (n_columns + 1, n_columns + 1)
         Covariance of coefficients and intercept, by noise and by sampling.
     feature_names_ : ndarray of shape (n_columns,)
+    site_change_, site_change_low_, site_change_high_ : ndarray of shape (n_columns,)
+        Only with `by_silo` and several silos: how far coefficients would move with the term
+        ``site``, with 95 % intervals of noise and sampling.
 
     Examples
     --------
@@ -345,6 +350,7 @@ class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
     reference: Mapping[str, str] | None = None
     rows_of_unit: int = 1
     n_units: int | None = None
+    by_silo: bool = True  # whoever has the records of all silos may compare them
     formula: str | None = None
 
     @property
@@ -365,12 +371,13 @@ class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
         if not isinstance(self.bounds, Schema) and self.target_bounds is None:
             raise PlanError(
                 "target_bounds are required without a schema: two public bounds of y; give "
-                "target_bounds=(low, high)."
+                f"target_bounds=(low, high){choosing('bounds')}."
             )
 
     def _keep(self, result: Release) -> None:
         super()._keep(result)
         names = [*(f"coef{end}" for end in _EVERY), "coef_shrunk"]
+        names += [name for name in result.results if name.startswith("site_change")]
         self._set({f"{name}_": name for name in (*names, "covariance", "sampling_covariance")})
         for name in [*(f"intercept{end}" for end in _EVERY), "intercept_shrunk"]:
             setattr(self, f"{name}_", float(result.results[name][0]))

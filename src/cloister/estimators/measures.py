@@ -13,7 +13,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats
 from cloister.core.display import ENDS, Display, Estimate
-from cloister.core.errors import DataError, PlanError, PrivacyWarning
+from cloister.core.errors import DataError, PlanError, PrivacyWarning, choosing
 from cloister.data import Labelled, as_silos, is_frame, read_floats
 from cloister.data.schema import Column, Schema
 from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
@@ -377,7 +377,7 @@ class _Contract:
         if bounds is None and getattr(model, "classes_", None) is None:
             raise PlanError(
                 "target_bounds are required: two public bounds of the truth; for labels give "
-                "classes instead."
+                f"classes instead{choosing('bounds')}."
             )
         return None if bounds is None else (float(bounds[0]), float(bounds[1]))
 

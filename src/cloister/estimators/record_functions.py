@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.app.progress import watched
 from cloister.core.arrays import Floats, Integers
 from cloister.core.errors import DataError
 
@@ -68,7 +69,8 @@ def record_functions(model: Any) -> RowCode | None:
 
     - linear and logistic regression, ridge, lasso, elastic net, linear support vector machines;
     - Gaussian naive Bayes, and the dummy classifier that predicts the shares of classes;
-    - decision trees, random and extra forests, gradient boosting, multi-layer perceptrons;
+    - decision trees, random and extra forests, gradient boosting, also over histograms if no
+      column is categorical, multi-layer perceptrons;
     - a pipeline of standard or min-max scalers before one of these.
 
     A subclass is not known, because it may override any method. The model's numbers are copied
@@ -102,7 +104,7 @@ def one_by_one(ask: Callable[[Any], Any], rows: NDArray[Any]) -> NDArray[Any]:
         dtype: _aligned((_COPIES, rows.shape[1]), dtype) for dtype in {rows.dtype, np.dtype(float)}
     }
     answers = []
-    for row in rows:
+    for row in watched(rows, "records"):
         # In a table of objects, the type of a row of numbers must not depend on other rows.
         is_numbers = rows.dtype == object and all(isinstance(_cell(cell), float) for cell in row)
         buffer = buffers[np.dtype(float) if is_numbers else rows.dtype]
@@ -121,7 +123,8 @@ def frame_by_frame(ask: Callable[[Any], Any], table: Any) -> NDArray[Any]:
 
     names = list(table.columns)
     answers = []
-    for cells in table.itertuples(index=False, name=None):
+    rows = table.itertuples(index=False, name=None)
+    for cells in watched(rows, "records", len(table)):
         record = {name: [_cell(cell)] for name, cell in zip(names, cells, strict=True)}
         copies = {name: cell * _COPIES for name, cell in record.items()}
         answers.append(_answer(ask, pd.DataFrame(record), pd.DataFrame(copies)))
@@ -190,6 +193,10 @@ def _logistic(z: float) -> float:
     return 1 / (1 + exp(-z)) if z >= 0 else exp(z) / (1 + exp(z))
 
 
+def _exponential(z: float) -> float:
+    return exp(min(z, 709.0))  # a larger one raises an error; NaN stays
+
+
 def _two(z: Floats) -> Floats:
     """Return the probabilities of two classes from the log-odds of the last; shape (n, 2)."""
     last = _each(_logistic, z)
@@ -236,35 +243,42 @@ def _trees(model: Any) -> Score:
 
 def _tree(tree: Any, *, classifies: bool) -> Score:
     """Return a function from rows to the values of their leaves; shares for a classifier."""
-    left, right, feature = (
-        np.array(values, dtype=np.int64)
-        for values in (tree.children_left, tree.children_right, tree.feature)
-    )
-    threshold, value = _numbers(tree.threshold), _numbers(tree.value)
-    missing_left = np.array(tree.missing_go_to_left, dtype=bool)
+    value = _numbers(tree.value)
     if value.shape[1] != 1:
         raise ValueError("several outputs")
-    value, nodes = value[:, 0, :], len(left)
+    value = value[:, 0, :]
     if classifies:
         value = value / value.sum(axis=1, keepdims=True)
-    inner = left >= 0
+    children = tree.children_left, tree.children_right
+    splits = tree.feature, tree.threshold, tree.missing_go_to_left
+    leaves = _leaves(*children, *splits, n_features=int(tree.n_features))
+    # scikit-learn compares in float32.
+    return lambda rows: np.asarray(value[leaves(rows.astype(np.float32))])
+
+
+def _leaves(
+    left: Any, right: Any, feature: Any, threshold: Any, missing_left: Any, *, n_features: int
+) -> Callable[[NDArray[Any]], Integers]:
+    """Return a function from rows to their leaves; `left` is negative at a leaf."""
+    left, right, feature = (np.array(one, dtype=np.int64) for one in (left, right, feature))
+    threshold, missing_left = _numbers(threshold), np.array(missing_left, dtype=bool)
+    inner, nodes = left >= 0, len(left)
     # A tree with invalid indices would read other memory, or never reach a leaf.
     if not ((left < nodes) & (right < nodes) & (right >= -1)).all() or (right[inner] < 0).any():
         raise ValueError("a child that does not exist")
-    if not (feature[inner] >= 0).all() or (feature >= int(tree.n_features)).any():
+    if not (feature[inner] >= 0).all() or (feature >= n_features).any():
         raise ValueError("a feature that does not exist")
 
-    def leaves(rows: Floats) -> Floats:
+    def leaves(rows: NDArray[Any]) -> Integers:
         all_rows = np.arange(len(rows))
-        narrow = rows.astype(np.float32)  # scikit-learn compares in float32
         at = np.zeros(len(rows), dtype=np.int64)
         for _ in range(nodes):
             if not inner[at].any():
                 break
-            x = narrow[all_rows, np.maximum(feature[at], 0)]
+            x = rows[all_rows, np.maximum(feature[at], 0)]
             goes_left = np.where(np.isnan(x), missing_left[at], x <= threshold[at])
             at = np.where(inner[at], np.where(goes_left, left[at], right[at]), at)
-        return np.asarray(value[at])
+        return at
 
     return leaves
 
@@ -277,7 +291,17 @@ def _boosted(model: Any) -> Score:
     trees = [
         [_tree(member.tree_, classifies=False) for member in step] for step in model.estimators_
     ]
-    rate = float(model.learning_rate)
+    raw = _summed(start, trees, float(model.learning_rate))
+    if not _classifies(model):
+        return raw
+    factor = 2.0 if model.loss == "exponential" else 1.0
+    if len(start) == 1:
+        return lambda rows: _two(factor * raw(rows))
+    return lambda rows: _softmax(raw(rows))
+
+
+def _summed(start: Floats, trees: list[list[Score]], rate: float) -> Score:
+    """Return the sum of all steps, each of one tree for each output."""
 
     def raw(rows: Floats) -> Floats:
         total = np.tile(start, (len(rows), 1))
@@ -286,12 +310,34 @@ def _boosted(model: Any) -> Score:
                 total[:, k] += rate * tree(rows)[:, 0]
         return total
 
-    if not _classifies(model):
-        return raw
-    factor = 2.0 if model.loss == "exponential" else 1.0
-    if len(start) == 1:
-        return lambda rows: _two(factor * raw(rows))
-    return lambda rows: _softmax(raw(rows))
+    return raw
+
+
+def _histogram_boosted(model: Any) -> Score:
+    if model._preprocessor is not None:
+        raise ValueError("categories")
+    n_features = int(model.n_features_in_)
+    start = _numbers(model._baseline_prediction).ravel()
+    trees = [[_histogram_tree(one.nodes, n_features) for one in step] for step in model._predictors]
+    raw = _summed(start, trees, 1.0)  # the values of leaves include the rate
+    if _classifies(model):
+        return lambda rows: _two(raw(rows)) if len(start) == 1 else _softmax(raw(rows))
+    if model.loss in ("poisson", "gamma"):
+        return lambda rows: _each(_exponential, raw(rows))
+    if model.loss not in ("squared_error", "absolute_error", "quantile"):
+        raise ValueError("an unknown link")
+    return raw
+
+
+def _histogram_tree(nodes: Any, n_features: int) -> Score:
+    """Return a function from rows to the values of their leaves; it compares in float64."""
+    left = np.where(nodes["is_leaf"], -1, nodes["left"].astype(np.int64))
+    if nodes["is_categorical"].any():
+        raise ValueError("categories")
+    value = _numbers(nodes["value"])[:, None]
+    splits = (nodes[name] for name in ("feature_idx", "num_threshold", "missing_go_to_left"))
+    leaves = _leaves(left, nodes["right"], *splits, n_features=n_features)
+    return lambda rows: np.asarray(value[leaves(rows)])
 
 
 _ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
@@ -385,6 +431,8 @@ _CODE: dict[Callable[[Any], Score | None], str] = {
     "ensemble.RandomForestClassifier ensemble.ExtraTreesClassifier "
     "ensemble.RandomForestRegressor ensemble.ExtraTreesRegressor",
     _boosted: "ensemble.GradientBoostingClassifier ensemble.GradientBoostingRegressor",
+    _histogram_boosted: "ensemble.HistGradientBoostingClassifier "
+    "ensemble.HistGradientBoostingRegressor",
     _perceptron: "neural_network.MLPClassifier neural_network.MLPRegressor",
     _gaussian: "naive_bayes.GaussianNB",
     _prior: "dummy.DummyClassifier",

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
+from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from cloister.core.arrays import Flags, Floats
-from cloister.core.errors import DataError, PlanError
+from cloister.core.errors import DataError, PlanError, choosing
 from cloister.data import (
     Labelled,
     Records,
@@ -32,6 +33,7 @@ from cloister.data import (
     read_source,
 )
 from cloister.data.cells import CellType
+from cloister.data.loss import warn_owner
 from cloister.data.records import default_rows, open_by_schema
 from cloister.data.rules import Rules
 from cloister.data.schema import Column, Schema
@@ -302,7 +304,7 @@ def plain_schema(
             f"{called} must be public numbers: a tuple (low, high), each a number or "
             f"{len(names)} numbers, a list of {len(names)} tuples (low, high), a mapping of names "
             f"to these, or a schema, got {bounds!r}; bounds read from the records would leak their "
-            "extremes."
+            f"extremes{choosing('bounds')}."
         )
     columns = tuple(
         Column(name=name, type="number", min=low, max=high)
@@ -418,7 +420,7 @@ def public_classes(parts: Sequence[Any], classes: Any) -> NDArray[Any]:
     if classes is None or (isinstance(classes, str) and classes != IN_Y):
         raise PlanError(
             f"classes must be the public list of labels, or {IN_Y!r} to state that the set of "
-            f"labels in y is public, got {classes!r}."
+            f"labels in y is public, got {classes!r}{choosing('classes')}."
         )
     labels = label_set(parts) if isinstance(classes, str) else np.unique(np.asarray(classes))
     if len(labels) < 2:
@@ -429,10 +431,7 @@ def public_classes(parts: Sequence[Any], classes: Any) -> NDArray[Any]:
 def label_set(parts: Iterable[Any]) -> NDArray[Any]:
     """Return the distinct labels of all silos, without missing ones, in ascending order."""
     cells = [cell for part in parts for cell in _objects_of(Labelled(None, "y", part).column)]
-    # No word is a category here, so the reader marks every cell that is not missing as wrong.
-    read = CellType("category").read(cells)
-    present = np.zeros(len(cells), dtype=np.bool_) if read.wrong is None else read.wrong
-    values = [cell for cell, kept in zip(cells, present.tolist(), strict=True) if kept]
+    values = [cell for cell, kept in zip(cells, _present(cells).tolist(), strict=True) if kept]
     is_text = [isinstance(value, str) for value in values]
     if not all(is_text) and any(is_text):
         values = [str(value) for value in values]  # texts and numbers have no common order
@@ -488,13 +487,75 @@ def new_rows(model: Any, X: Any, *, without: int | None = None) -> Floats:
     X is read like the records of the fit: with a schema as `bounds`, columns are found by name, and
     the schema's rules fill missing cells. The column `without`, which is predicted, may be absent.
     """
+    values, names = _read_new(model, X, without)
+    lacking = ~np.isfinite(values)
+    if not lacking.any():
+        return values
+    scored = " (`score` does)" if hasattr(model, "score") else ""  # in a cross-validation
+    if not isinstance(model.bounds, Schema):
+        raise DataError(
+            f"X has NaN, infinity or no number in some cells; remove such rows{scored}, or fit "
+            "with a schema as bounds, whose rule 'missing' fills them."
+        )
+    at = np.flatnonzero(lacking.any(axis=1)).tolist()
+    dropping = [names[j] for j in np.flatnonzero(lacking.any(axis=0)).tolist()]
+    rows = ", ".join(map(str, at[:5])) + (", ..." if at[5:] else "")
+    raise DataError(
+        f"rows {rows} (from 0) have a value in {dropping[:5]} that is missing, unknown or out of "
+        f"range, and the schema drops such records; remove them{scored}, or set the rule 'missing' "
+        "of the schema."
+    )
+
+
+def scored_rows(model: Any, X: Any, y: Any = None, weight: Any = None) -> tuple[Any, Any, Any]:
+    """Return X, y and weights without the records that a fit leaves out; warn of their number.
+
+    X is read as by :func:`new_rows`. If y is None and X has the target of the schema,
+    y is this column.
+    """
+    check_is_fitted(model)
+    values, names = _read_new(model, X, getattr(model.plan_.task, "target", None))
+    target = getattr(model, "target", None)
+    if y is None and target is not None and is_frame(X) and target in header(X):
+        y = X[target]
+    lacking = ~np.isfinite(values)
+    kept = np.asarray(~lacking.any(axis=1))
+    if y is not None:
+        kept &= _present(_objects_of(Labelled(None, "y", y).column))
+    if kept.all():
+        return X, y, weight
+    columns = [names[j] for j in np.flatnonzero(lacking.any(axis=0)).tolist()]
+    cells = ", ".join(map(repr, columns[:5])) or "the target"
+    sentence = (
+        f"{len(kept) - kept.sum():,} of {len(kept):,} rows are left out of the score, as by a fit: "
+        f"a cell of {cells} is missing, unknown or out of range."
+    )
+    if not kept.any():
+        raise DataError(sentence)
+    warn_owner(sentence)
+    at = np.flatnonzero(kept)
+    x, y, weight = (None if one is None else _safe_indexing(one, at) for one in (X, y, weight))
+    return x, y, weight
+
+
+def _present(cells: list[Any]) -> Flags:
+    """Return flags of the cells that are not missing."""
+    # No word is a category here, so the reader marks every cell that is not missing as wrong.
+    read = CellType("category").read(cells)
+    return np.zeros(len(cells), dtype=np.bool_) if read.wrong is None else read.wrong
+
+
+def _read_new(model: Any, X: Any, without: int | None) -> tuple[Floats, Sequence[str]]:
+    """Return new records, not finite in the cells for which a fit drops a record, and names."""
     check_is_fitted(model)
     if not isinstance(model.bounds, Schema):
-        return _numbers(model, X)
+        values = _numbers(model, X)
+        names = getattr(model, "feature_names_in_", None)
+        return values, [f"x{j}" for j in range(values.shape[1])] if names is None else list(names)
     schema = model.bounds
     if hasattr(model, "plan_"):
         schema = without_target(schema.select(model.plan_.columns), without)
-    return _kept_rows(schema, X)
+    return read_rows(X, schema), schema.names
 
 
 def _numbers(model: Any, X: Any) -> Floats:
@@ -502,13 +563,7 @@ def _numbers(model: Any, X: Any) -> Floats:
     refuse_no_table(X)
     validate_data(model, X, reset=False, skip_check_array=True)  # checks names and their number
     is_floats = type(X) is np.ndarray and X.dtype in (np.float32, np.float64)
-    values = X if is_floats else read_floats(X)  # an array of floats is not copied
-    if not np.isfinite(values).all():
-        raise DataError(
-            "X has NaN, infinity or no number in some cells; remove such rows, or fit with a "
-            "schema as bounds, whose rule 'missing' fills them."
-        )
-    return values
+    return X if is_floats else read_floats(X)  # an array of floats is not copied
 
 
 def refuse_no_table(X: Any) -> None:
@@ -543,18 +598,3 @@ def with_target(values: Floats, target: int | None, grid: Grid) -> NDArray[np.in
         # A model ignores it, but the grid has a column for it.
         values = np.insert(values, target, grid.low[target], axis=1)
     return grid.encode(values)
-
-
-def _kept_rows(schema: Schema, X: Any) -> Floats:
-    """Return the rows of a table by the rules of a schema; raise if the schema drops one."""
-    values = read_rows(X, schema)
-    if (dropped := np.isnan(values)).any():
-        at = np.flatnonzero(dropped.any(axis=1)).tolist()
-        names = [schema.names[j] for j in np.flatnonzero(dropped.any(axis=0))]
-        rows = ", ".join(map(str, at[:5])) + (", ..." if at[5:] else "")
-        raise DataError(
-            f"rows {rows} (from 0) have a value in {names[:5]} that is missing, unknown or out of "
-            "range, and the schema drops such records; remove them, or set the rule 'missing' of "
-            "the schema."
-        )
-    return values

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from cloister.core.declared import Declaration, Range, Whole, validate
-from cloister.core.errors import PlanError
+from cloister.core.errors import PlanError, choosing
 
 _ABOVE_0 = Range(above=0)
 
@@ -30,7 +30,7 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        hint = "; every release has a cost"
+        hint = f"; every release has a cost{choosing('epsilon')}"
         # As floats, so that equal budgets have the same JSON text.
         object.__setattr__(self, "epsilon", checked("epsilon", self.epsilon, _ABOVE_0, hint))
         object.__setattr__(self, "delta", checked_delta(self.delta))

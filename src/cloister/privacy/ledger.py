@@ -403,7 +403,7 @@ class Ledger:
             return frame
         if not reserved.is_open:
             raise LedgerError(f"job {job!r} is closed; reserve a new job.")
-        if not reserved.covers(event):
+        if not reserved.covers(event, round):
             raise BudgetExceeded(
                 f"round {round} of job {job!r} exceeds the rest of its reservation; reserve a new "
                 "job with all its events."

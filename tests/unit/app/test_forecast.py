@@ -10,6 +10,7 @@ import pytest
 from cloister.app.forecast import (
     WITHOUT_SITE,
     category_warnings,
+    expected,
     margins,
     plan_warnings,
     privacy_warnings,
@@ -218,9 +219,7 @@ def test_an_epsilon_that_protects_little_is_doubted() -> None:
         assert any(f"epsilon {epsilon:g} is large" in doubt for doubt in doubts) == is_large
 
 
-@pytest.mark.parametrize(
-    "name", ["count", "describe", "survival", "tabulate", "table1", "pca", "auto"]
-)
+@pytest.mark.parametrize("name", ["count", "describe", "survival", "tabulate", "table1", "pca"])
 def test_a_wanted_margin_leads_to_the_least_epsilon_that_gives_it(name: str) -> None:
     task, example = TASKS[name], example_of(TASKS[name])
     schema = schema_of(example.columns)
@@ -234,6 +233,24 @@ def test_a_wanted_margin_leads_to_the_least_epsilon_that_gives_it(name: str) -> 
     tighter = make_plan(task, schema, ["here"], budget=None, want={key: margin / 2}, **asked)
     assert tighter.budget is not None
     assert tighter.budget.epsilon > 1.5
+
+
+@pytest.mark.parametrize("name", ["auto", "fastlloyd"])
+def test_the_forecast_of_a_centre_with_a_verdict_is_a_range_that_nobody_can_want(name: str) -> None:
+    schema = schema_of(example_of(TASKS[name]).columns)
+    asked = {"nominal_n": 20_000, "n_clusters": 3}
+    plan = make_plan(TASKS[name], schema, ["here"], budget=Budget(1.0, 1e-6), **asked)
+    ranges, _ = expected(plan)
+    assert "depends on how far apart the groups lie" in ranges.title
+    assert all(" to ± " in row[1] for row in ranges.rows)
+    assert "result" not in margins(plan)
+    with pytest.raises(PlanError, match=r"'result', whose error depends on .* it can name size"):
+        make_plan(TASKS[name], schema, ["here"], budget=None, want={"result": 0.1}, **asked)
+    # Without verdicts the forecast is that of the noise.
+    few = make_plan(
+        TASKS["glloyd"], schema, ["here"], budget=Budget(1.0, 1e-6), nominal_n=20_000, n_clusters=3
+    )
+    assert "result" in margins(few)
 
 
 @pytest.mark.parametrize(

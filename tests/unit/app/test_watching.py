@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cloister import DPKMeans
-from cloister.app.progress import PROGRESS, is_watched, round_bar
+from cloister.app.progress import PROGRESS, is_watched, round_bar, watched
 from cloister.protocol.session import RoundDone
 
 
@@ -53,6 +53,18 @@ def test_a_fit_shows_its_rounds_on_a_terminal_and_leaves_nothing(terminal: Termi
         model.fit(np.repeat([[-0.5], [0.5]], 50, axis=0))
     assert f"{model.plan_.rounds}/{model.plan_.rounds}" in terminal.getvalue()
     assert terminal.getvalue().endswith("\x1b[2K")  # the line is cleared
+
+
+def test_records_that_are_asked_one_by_one_show_their_share_and_not_their_number(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with redirect_stderr(terminal):
+        assert list(watched(range(7531), "records")) == list(range(7531))
+        assert list(watched(iter("abc"), "records", 3)) == ["a", "b", "c"]
+        monkeypatch.setenv(PROGRESS, "0")
+        assert isinstance(watched(range(2), "records"), range)
+    assert "100%" in terminal.getvalue()
+    assert "7531" not in terminal.getvalue()
 
 
 def test_a_bar_is_there_before_the_first_round(terminal: Terminal) -> None:

@@ -14,6 +14,8 @@ from sklearn.ensemble import (
     ExtraTreesClassifier,
     GradientBoostingClassifier,
     GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
     RandomForestClassifier,
     RandomForestRegressor,
 )
@@ -61,6 +63,7 @@ CLASSIFIERS = {
     "forest": RandomForestClassifier(**TREES),
     "extra trees": ExtraTreesClassifier(**TREES),
     "boosting": GradientBoostingClassifier(**TREES),
+    "histograms": HistGradientBoostingClassifier(max_iter=12),
     "perceptron": MLPClassifier(**NET),
     "tanh": MLPClassifier(**NET, activation="tanh"),
     "sigmoid": MLPClassifier(**NET, activation="logistic"),
@@ -76,6 +79,8 @@ REGRESSORS = {
     "tree": DecisionTreeRegressor(max_depth=6),
     "forest": RandomForestRegressor(**TREES),
     "boosting": GradientBoostingRegressor(**TREES),
+    "histograms": HistGradientBoostingRegressor(max_iter=12),
+    "medians": HistGradientBoostingRegressor(max_iter=12, loss="absolute_error"),
     "perceptron": MLPRegressor(**NET),
 }
 
@@ -123,13 +128,29 @@ def test_our_code_tells_what_a_regressor_of_scikit_learn_tells(name: str) -> Non
     np.testing.assert_allclose(code(X)[:, 0], model.predict(X), rtol=1e-9, atol=1e-9)
 
 
-def test_a_tree_sends_gaps_where_scikit_learn_does() -> None:
-    gaps = X.copy()
-    gaps[RNG.random(X.shape) < 0.1] = np.nan
-    model = DecisionTreeClassifier(max_depth=6).fit(gaps, TWO)
+def test_a_boosted_mean_of_counts_is_the_exponential_of_its_trees() -> None:
+    model = HistGradientBoostingRegressor(max_iter=12, loss="poisson").fit(X, TWO)
     code = record_functions(model)
     assert code is not None
-    np.testing.assert_array_equal(code(gaps), model.predict_proba(gaps))
+    np.testing.assert_allclose(code(X)[:, 0], model.predict(X), rtol=1e-12)
+    model._baseline_prediction = np.array([[1e9]])
+    code = record_functions(model)  # of numbers that no fit gives, too, no error tells of a record
+    assert code is not None
+    assert np.isfinite(code(X)).all()
+
+
+@pytest.mark.parametrize(
+    "tree", [DecisionTreeClassifier(max_depth=6), HistGradientBoostingClassifier(max_iter=12)]
+)
+def test_a_tree_sends_gaps_where_scikit_learn_does(tree: Any) -> None:
+    gaps = X.copy()
+    gaps[RNG.random(X.shape) < 0.1] = np.nan
+    gaps[:40:2, 1], gaps[1:40:2, 1] = np.inf, -np.inf
+    model = tree.fit(np.where(np.isinf(gaps), 0.0, gaps), TWO)
+    code = record_functions(model)
+    assert code is not None
+    gaps = gaps if isinstance(model, HistGradientBoostingClassifier) else gaps[40:]
+    np.testing.assert_allclose(code(gaps), model.predict_proba(gaps), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -147,6 +168,26 @@ def test_a_score_of_our_code_does_not_depend_on_the_other_rows(name: str, seed: 
         some = rng.permutation(len(table))[:size]
         assert code(table[some]).tobytes() == whole[some].tobytes()
         assert code(np.asfortranarray(table[some])).tobytes() == whole[some].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [(one, y) for one in CLASSIFIERS.values() for y in (TWO, THREE)]
+    + [(one, NUMBER) for one in REGRESSORS.values()],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_score_is_the_same_in_a_hundred_tables(model: Any, y: Any) -> None:
+    rng = np.random.default_rng(9)
+    code = record_functions(fitted(model, y))
+    assert code is not None
+    table = rng.normal(size=(60, 5)) * 10.0 ** rng.integers(-3, 4, (60, 5))
+    whole = code(table)
+    for _ in range(100):
+        order = rng.permutation(60)[: rng.integers(1, 61)]
+        padding = rng.choice([0.0, np.nan, np.inf, 1e300], (rng.integers(0, 20), 5))
+        found = code(np.concatenate([padding, table[order], padding]))
+        kept = found[len(padding) : len(padding) + len(order)]
+        assert kept.tobytes() == whole[order].tobytes()
 
 
 @pytest.mark.parametrize("n", [2, 257, 1000, 1001])
@@ -174,6 +215,7 @@ def test_only_the_exact_class_is_known() -> None:
         make_pipeline(StandardScaler(), Mine()).fit(X, TWO),
         LogisticRegression(),  # not fitted
         GradientBoostingClassifier(init=Mine(), **TREES).fit(X, TWO),
+        HistGradientBoostingClassifier(max_iter=2, categorical_features=[0]).fit(X > 0, TWO),
     ):
         assert record_functions(model) is None
 

@@ -40,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--data", action="append", default=[], metavar="TABLE=FILE", help="its table"
     )
+    lost = "share of the rows that may have no key or an unreadable cell (default: 0.05)"
+    check.add_argument("--max-loss", type=float, metavar="SHARE", help=lost)
     compute.add_arguments(action("run", "take part in a session of linked tables", _run))
 
 
@@ -120,6 +122,7 @@ def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
             "incomplete": ready.incomplete,
         }
         out.pairs(*((f"{table} {name}", str(count)) for name, count in counts.items()))
+        ready.refuse_loss(table, args.max_loss)
         document[table] = counts
         freeze(session, ready, settings.keys)
     out.say(approval(session, args.name))

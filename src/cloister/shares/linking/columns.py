@@ -22,6 +22,7 @@ from cloister.core.declared import Length, Range, Rule, declared
 from cloister.core.errors import DataError, PlanError
 from cloister.core.randomness import os_bytes
 from cloister.data import read_cells, read_rows
+from cloister.data.loss import MAX_LOSS, check_max_loss
 from cloister.data.schema import Schema
 from cloister.data.units import one_unit, unit_names
 from cloister.hazmat.prg import join
@@ -166,6 +167,30 @@ class Prepared:
     repeated: int = 0
     beyond: int = 0
     incomplete: int = 0
+
+    def refuse_loss(self, table: str, max_loss: float | None = None) -> None:
+        """Raise a DataError for the owner if too many rows have no key or an unreadable cell.
+
+        Parameters
+        ----------
+        table : str
+            Its name in the session.
+        max_loss : float in [0, 1], optional
+            Share of the rows that may be left out for these reasons, 5 % by default.
+        """
+        check_max_loss(max_loss)
+        lost = self.no_key + self.incomplete
+        rows = lost + self.repeated + self.beyond + len(self.keys)
+        limit = MAX_LOSS if max_loss is None else max_loss
+        if not lost or (self.keys and lost <= limit * rows):
+            return
+        share = (100 * lost // rows + 1) / 100
+        accept = f", or accept it with --max-loss {share:g} (max_loss={share:g} in Python)"
+        raise DataError(
+            f"table {table!r}: {lost:,} of {rows:,} rows are left out, {self.no_key:,} without a "
+            f"key and {self.incomplete:,} with a missing or unreadable cell. 'cloister check' "
+            f"shows these cells. Correct this{accept if self.keys else ''}."
+        )
 
     def content(self) -> bytes:
         """Return a digest of keys and rows, which is the same in every session."""

@@ -32,11 +32,12 @@ from cloister.tasks.clustering.auto_routes import (
     described,
     drowned,
     forecast_of,
+    has_verdicts,
     planned_mu,
     results_of,
     route_of,
 )
-from cloister.tasks.clustering.clusters import Clustering
+from cloister.tasks.clustering.clusters import JUDGED_RANGE, Clustering
 from cloister.tasks.clustering.estimation import (
     ESTIMATION_RELEASES,
     Estimated,
@@ -160,6 +161,11 @@ class Auto(Clustering, Gaussian):
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return expected half-widths for clusters of equal size and typical width."""
         return forecast_of(self.route, noise_std, nominal_n, grid)
+
+    @property
+    def forecast_ranges(self) -> Mapping[str, tuple[float, float, str]]:
+        """The forecast of a centre that will have a verdict is an order of magnitude only."""
+        return JUDGED_RANGE if has_verdicts(self.route) else {}
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return the results of :func:`.centres.centres_in_units`, ``spreads`` and ``verdict``.

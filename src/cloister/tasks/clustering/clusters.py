@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -133,6 +133,13 @@ def expected_half_widths(
         "half_width": (high - low)[0] / 2 * grid.half_range,
         "size_half_width": np.array([size_interval(count_std, mechanism)]),
     }
+
+
+JUDGED_RANGE: Final[Mapping[str, tuple[float, float, str]]] = {
+    "half_width": (0.2, 10.0, "how far apart the groups lie")
+}
+"""Least and largest multiple of the forecast of a centre that has a verdict, and the reason. In 40
+plans over ten public tables, at epsilon 0.5 to 16, intervals were 0.3 to 10 times the forecast."""
 
 
 def estimates_of(results: Results, columns: tuple[str, ...]) -> tuple[Estimate, Estimate]:

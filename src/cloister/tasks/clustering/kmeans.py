@@ -39,6 +39,7 @@ from cloister.protocol.task import (
     Rows,
 )
 from cloister.tasks.clustering.clusters import (
+    JUDGED_RANGE,
     SIZE_ERROR,
     Clustering,
     centres_in_units,
@@ -520,6 +521,11 @@ class FastLloyd(_LloydLoop):
         )
         sizes = np.hypot(expected["size_half_width"], SIZE_ERROR * share)
         return {**expected, "size_half_width": sizes}
+
+    @property
+    def forecast_ranges(self) -> Mapping[str, tuple[float, float, str]]:
+        """The forecast of a centre that will have a verdict is an order of magnitude only."""
+        return JUDGED_RANGE if self._estimated else {}
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return the results of :func:`.centres.centres_in_units`, and ``verdict`` as `auto`.

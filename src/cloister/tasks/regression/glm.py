@@ -45,6 +45,10 @@ _MOST_WIDTH = 61
 _PART = 1 << 14  # records at a time, if a unit has several
 _STEEP = 2.4  # usual ratio of a column's reach to its deviation
 
+_LOOK = (
+    " Separate sums of each silo show whether coefficients would change with a term for the silo."
+)
+
 Name = Literal["gaussian", "binomial", "poisson", "negative-binomial", "gamma"]
 """Names of families."""
 
@@ -87,6 +91,9 @@ class GeneralizedLinear(Gaussian):
         Names of all columns, if there is a formula.
     here : str
         The silo that holds the records, for the term ``site``; no part of a plan.
+    silos : tuple of str
+        The silos in the plan's order, if the sums of each are looked at; see
+        :mod:`cloister.tasks.regression.sites`.
 
     Notes
     -----
@@ -122,6 +129,9 @@ class GeneralizedLinear(Gaussian):
         reference: Reference = None
         rows_of_unit: Annotated[Whole, "usual number of rows of a unit, if it has several"] = 1
         n_units: Annotated[Whole | None, "public number of units; nominal_n by default"] = None
+        by_silo: Annotated[
+            bool, "spend 2 % to see whether coefficients would change with the term site"
+        ] = False
         formula: Annotated[
             Mapping[str, Any] | None, "terms of the model, as parse_formula(TEXT).to_dict()"
         ] = None
@@ -147,9 +157,10 @@ class GeneralizedLinear(Gaussian):
     formula: Mapping[str, Any] | None = None
     columns: tuple[str, ...] = ()
     here: str = ""
+    silos: tuple[str, ...] = ()
     frac_bits: int = 16
 
-    later: ClassVar[tuple[str, ...]] = ("formula", "columns", "here")
+    later: ClassVar[tuple[str, ...]] = ("formula", "columns", "here", "silos")
 
     def __post_init__(self) -> None:
         columns = {"levels": self.levels, "low": self.low, "high": self.high}
@@ -234,11 +245,13 @@ class GeneralizedLinear(Gaussian):
             robust = client >= 0 or options.family not in ("gaussian", "binomial")
         units = options.n_units or facts.nominal_n
         multiplier = noise_multiplier_for(facts) or 0.0
+        looked = options.by_silo and len(facts.silos) > 1 and not (formula and formula.sites)
         task = build_task(
             cls,
             facts,
             options,
             target=target,
+            silos=facts.silos if looked else (),
             covariates=tuple(covariates),
             names=names,
             **others,
@@ -276,6 +289,7 @@ class GeneralizedLinear(Gaussian):
             "noisy counts give location and scale of columns. Three rounds sum gradients and "
             "curvatures at public weights, cut to lengths from noisy counts of their sizes. Each "
             f"{unit} adds one vector to a sum. The coefficients are computed from these sums."
+            f"{_LOOK if self.silos else ''}"
         )
 
     # Columns --------------------------------------------------------------------------------------
@@ -335,6 +349,7 @@ class GeneralizedLinear(Gaussian):
             sandwich=self.sandwich,
             rows_of_unit=self.rows_of_unit,
             bins=self.bins,
+            silos=len(self.silos),
         )
 
     # Sums -----------------------------------------------------------------------------------------
@@ -359,6 +374,16 @@ class GeneralizedLinear(Gaussian):
             rows = self.model.rows(t, known, part, self._owners(part))
             total += np.concatenate([summed(*pair) for pair in zip(rows, blocks, strict=True)])
         return total
+
+    def to_silo_layer(self, t: int, silo: str, total: Integers) -> Integers:
+        """Move sums from the first layer to that of one silo; only the last round has layers."""
+        *others, last = self.blocks(t)
+        if last.name != "look":
+            return total
+        size, at = sum(block.size for block in others), self.silos.index(silo)
+        # The other layers are zero, so a rotation moves the sums.
+        moved = np.roll(total[size:], at * (last.size // len(self.silos)))
+        return np.concatenate([total[:size], moved])
 
     def contribute_sampled(
         self, t: int, state: GridState, records: Records, coins: Callable[[int], bytes]
@@ -420,6 +445,9 @@ class GeneralizedLinear(Gaussian):
         units = known.fit.columns.n, known.fit.columns.n_std
         sampling = model.sampling(known, solution)
         found = report.results_of(scale, solution, sampling, residual, units)
+        if self.silos:
+            moved = model.change_with_sites(known, solution)
+            return {**found, **report.site_change_of(scale, solution, *moved)}
         return {**found, **sites.results_of(self, found)} if self.sites else found
 
     def predict(self, results: Results, records: Records) -> Floats:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +28,7 @@ _RATIOS = {
     "negative-binomial": "ratio of rates",
     "gamma": "ratio of means",
 }
+_CHANCE = 1e-3  # of a warning of sites that are alike
 _Z = INTERVAL_95["gaussian"]
 
 
@@ -149,6 +151,25 @@ def results_of(
     return results
 
 
+def site_change_of(scale: Scale, solution: Solution, change: Floats, covariance: Floats) -> Results:
+    """Return the change of coefficients by a term of each silo, from that of weights.
+
+    Returns
+    -------
+    dict
+        ``site_change`` of shape (n_columns_of_design,), data units, with ``..._low`` and
+        ``..._high``: 95 % intervals of noise and sampling. Not a number, without a bound, where
+        noise hides it.
+    """
+    known = scale.known(solution.known & np.append(np.isfinite(change[:-1]), True))[:-1]
+    to_data = scale.in_data[:-1]
+    values = to_data @ np.nan_to_num(change)
+    margin = _Z * np.sqrt(np.diag(to_data @ np.nan_to_num(covariance) @ to_data.T))
+    values, margin = np.where(known, values, np.nan), np.where(known, margin, np.inf)
+    low, high = (np.nan_to_num(values) + way * margin for way in (-1, 1))
+    return Estimate(values, low, high).named("site_change")
+
+
 class _Model(Protocol):
     """The parts of a task that a report uses."""
 
@@ -203,10 +224,35 @@ def summary_of(model: _Model, results: Results, target: str) -> Summary:
         for name, cell in zip(model.names[:-1], _cells(results)[:-1], strict=True)
         if np.isfinite(cell.value) and cell.low < cell.high
     ]
-    return effects_summary(
+    found = effects_summary(
         f"Effects on {target}",
         [name for name, _ in effects],
         [cell for _, cell in effects],
         nothing=f"No effect on {target} is shown.",
         ratios=model.family in _RATIOS,
     )
+    return replace(found, remarks=(*found.remarks, *_of_sites(model.names, results)))
+
+
+def _of_sites(names: Sequence[str], results: Results) -> Iterator[str]:
+    """Yield a warning of coefficients that would move with the term site."""
+    if "site_change" not in results:
+        return
+    from scipy.special import ndtri
+
+    changes = list(Estimate.of(results, "site_change").cells())
+    if not any(np.isfinite(change.value) for change in changes):
+        yield "noise hides whether coefficients would change with the term site"
+    # All together are clear by chance with a probability of at most `_CHANCE`.
+    clear = float(ndtri(1 - _CHANCE / (2 * len(changes)))) / _Z
+    moved = [
+        f"of {name} would be about {value + change.value:.3g} in place of {value:.3g}"
+        for name, value, change in zip(names, results["coef"], changes, strict=False)
+        if np.isfinite(change.value + value)
+        and abs(change.value) > clear * (change.high - change.value) > 0
+    ]
+    if moved:
+        yield (
+            "silos differ both in columns and in the outcome: with the term site, the coefficient "
+            + ", and that ".join(moved)
+        )

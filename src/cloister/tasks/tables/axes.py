@@ -12,7 +12,7 @@ import numpy as np
 from cloister.core.arrays import Integers, Records
 from cloister.core.dates import nearest_day
 from cloister.core.declared import Ascending, Length
-from cloister.core.errors import PlanError
+from cloister.core.errors import PlanError, choosing
 from cloister.protocol.task import PublicColumn
 from cloister.tasks.columns import codes, grid_of, position
 
@@ -78,7 +78,7 @@ def _axis(
     if edges is None:  # no default: edges computed from records would reveal them without noise
         raise PlanError(
             f"edges must be given for {name!r}, a numeric column, such as {name}=10,20; take them "
-            "from a guideline or a codebook, never from the records."
+            f"from a guideline or a codebook, never from the records{choosing('edges')}."
         )
     grid = grid_of([column], frac_bits)
     texts = [str(nearest_day(edge)) if column.date else f"{edge:.10g}" for edge in edges]

@@ -116,6 +116,25 @@ def test_rows_without_a_key_or_after_the_first_are_left_out() -> None:
     assert "46" not in repr(ready)
 
 
+def test_a_table_that_loses_many_rows_stops_before_anything_is_charged(tmp_path: Path) -> None:
+    misspelt = tables()
+    misspelt["crm"]["group"] = misspelt["crm"]["group"].astype(str).str.upper()
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.open_dataset("clients", cap=Budget(1.0, 1e-6), unit="national_id")
+    account = {"crm": Account(ledger, "clients")}
+    with pytest.raises(
+        DataError, match=r"table 'crm': 300 of 300 .* shows these cells. Correct"
+    ) as all_:
+        question().run_here(misspelt, account)
+    assert "max_loss" not in str(all_.value)
+    some = tables()
+    some["crm"]["group"] = [*["unheard of"] * 30, *some["crm"]["group"].iloc[30:]]
+    with pytest.raises(DataError, match=r"30 of 300 rows .* 30 with a missing .*max_loss=0.11"):
+        question().run_here(some, account)
+    assert ledger.spent("clients") == 0
+    question().run_here(some, account, max_loss=0.11)
+
+
 def test_a_unit_of_the_schema_has_no_more_keys_than_the_program_pays_for() -> None:
     """A key of two parts gives a client several; so do two spellings, of which the unit is one."""
     table = pd.DataFrame(
