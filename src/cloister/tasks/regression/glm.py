@@ -11,7 +11,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from math import sqrt
@@ -229,12 +229,13 @@ class GeneralizedLinear(Gaussian):
         taken = {target, client, *others.values()}
         chosen = [position(columns, name, "covariates") for name in options.covariates]
         covariates = chosen or [j for j in range(len(columns)) if j not in taken]
-        names, formula = tuple(_names(facts, covariates)), None
+        parts = [(c.name, c.categories) for c in (columns[j] for j in covariates)]
+        formula = None
         if options.formula is not None:
             formula = _design_of(options.formula, facts, options)
             used = frozenset().union(*(names_in(term.expression) for term in formula.terms))
             covariates = [j for j, name in enumerate(facts.names) if name in used]
-            names = (*_names_of(formula), "intercept")
+            parts = [(term.name, term.levels) for term in formula.terms]
         reference: tuple[int, ...] = ()
         if options.reference:
             every = chosen_references(columns, options.reference, options.target)
@@ -253,7 +254,7 @@ class GeneralizedLinear(Gaussian):
             target=target,
             silos=facts.silos if looked else (),
             covariates=tuple(covariates),
-            names=names,
+            names=tuple(_names(parts)),
             **others,
             sandwich=robust,
             # As in R; products of categories are relative to the same levels.
@@ -425,7 +426,10 @@ class GeneralizedLinear(Gaussian):
     # Results --------------------------------------------------------------------------------------
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return no forecast: half-widths depend on tails and correlations of the columns."""
+        """Return no forecast: with equal public facts, half-widths differ more than five times.
+
+        Tails and correlations of columns decide, and the share of events.
+        """
         return {}
 
     def results(self, state: GridState, grid: Grid) -> Results:
@@ -478,18 +482,11 @@ def _events(target: Term, records: Records) -> Integers:
     return (target.in_data_units(records) >= 0.5).astype(np.int64)
 
 
-def _names(facts: PublicFacts, covariates: list[int]) -> Iterator[str]:
-    """Yield the name of each coefficient."""
-    for j in covariates:
-        column = facts.columns[j]
-        yield from [f"{column.name}={label}" for label in column.categories] or [column.name]
+def _names(columns: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    """Yield the name of each coefficient, from names and categories of columns."""
+    for name, labels in columns:
+        yield from [f"{name}={label}" for label in labels] or [name]
     yield "intercept"
-
-
-def _names_of(design: FormulaDesign) -> Iterator[str]:
-    """Yield the name of each coefficient of a formula."""
-    for term in design.terms:
-        yield from [f"{term.name}={label}" for label in term.levels] or [term.name]
 
 
 def _design_of(

@@ -164,7 +164,8 @@ def site_change_of(scale: Scale, solution: Solution, change: Floats, covariance:
     known = scale.known(solution.known & np.append(np.isfinite(change[:-1]), True))[:-1]
     to_data = scale.in_data[:-1]
     values = to_data @ np.nan_to_num(change)
-    margin = _Z * np.sqrt(np.diag(to_data @ np.nan_to_num(covariance) @ to_data.T))
+    spread = np.diag(to_data @ np.nan_to_num(covariance) @ to_data.T)
+    margin = _Z * np.sqrt(np.maximum(spread, 0.0))
     values, margin = np.where(known, values, np.nan), np.where(known, margin, np.inf)
     low, high = (np.nan_to_num(values) + way * margin for way in (-1, 1))
     return Estimate(values, low, high).named("site_change")

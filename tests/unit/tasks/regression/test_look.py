@@ -155,6 +155,16 @@ def test_differences_that_move_no_coefficient_are_not_mentioned(kind: str) -> No
     assert said(2, kind, epsilon=2.0) == []
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_only_confounded_silos_are_mentioned(seed: int) -> None:
+    """Seeded, so that it never fails by chance; none of the seeds was looked at before."""
+    for kind in ("alike", "columns", "outcome"):
+        assert said(seed, kind) == []
+    (line,) = said(seed, "confounded")
+    assert "of treated would be about" in line
+
+
 def test_noise_that_hides_the_silos_leaves_nothing_known() -> None:
     few = {silo: table[:8] for silo, table in wards(3, "confounded").items()}
     found = released(plan_of(), few, SimulatedNoise(3))
