@@ -110,6 +110,7 @@ def nominal_numbers(runs: int) -> Iterator[tuple[object, ...]]:
         found = float(np.sqrt(np.nanmean(np.square(misses)))), float(np.mean(excess))
         first = first or found
         shown = "omitted" if factor is None else f"{factor:g} times the truth"
+        shown = shown.removeprefix("1 times ")
         yield shown, f"{found[0] / first[0]:.2f}", f"{found[1]:.2%}"
 
 

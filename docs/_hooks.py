@@ -6,7 +6,8 @@ those of measurements from what the scripts of ``benchmarks`` wrote.
 ``<!-- options of tasks -->`` becomes a table of the declared options of all tasks that ship,
 ``{{usage}}`` below the heading of a command its usage, with the options that it adds to those of
 ``cluster``, and ``<!-- template ROLE -->`` the settings that ``cloister config init`` writes.
-Measurements of scripts that print a table are in ``measured/*.csv``.
+Measurements of scripts that print a table are in ``measured/*.csv``. On pages that say how to do
+something, the first use of a term leads to the glossary.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import re
 from argparse import SUPPRESS, _SubParsersAction
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,10 @@ _TEMPLATE = re.compile(r"<!-- template (\w+) -->")
 _SHARED = "cluster"  # its section lists the options that all commands over files have
 _EVERYWHERE = {"-h", "--help", "--json", "--quiet", "--traceback"}
 _MANY = 9
+_GLOSSARY = "reference/words.md"
+_APART = re.compile(r"<(/?)(?:a|code|pre|h\d|th|summary)\b")  # text that gets no link
+# Words that sentences also use in another sense.
+_COMMON = {"box", "estimate", "job", "opening", "record", "round", "share", "task"}
 
 
 def _options_of_tasks() -> str:
@@ -329,8 +335,50 @@ def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def on_page_content(html: str, **_: Any) -> str:
+def on_page_content(html: str, page: Any, files: Any, **_: Any) -> str:
     """Rewrite one page's HTML."""
     for pattern, replacement in _RULES:
         html = pattern.sub(replacement, html)
+    if page.file.src_uri == _GLOSSARY:
+        return re.sub(r"<li>(<strong>([\w ]+))", _with_id, html)
+    if page.file.src_uri.startswith("how-to/"):
+        return explained(html, files.get_file_from_path(_GLOSSARY).url_relative_to(page.file))
     return html
+
+
+def _with_id(entry: re.Match[str]) -> str:
+    return f'<li id="{_id(entry[2])}">{entry[1]}'
+
+
+def _id(term: str) -> str:
+    return term.replace(" ", "-")
+
+
+def explained(html: str, address: str) -> str:
+    """Return a page on which the first use of each term is a link to the glossary."""
+    terms = _terms()
+    words = "|".join(sorted(map(re.escape, terms), key=len, reverse=True))
+    pattern = re.compile(rf"\b({words})(s?)\b", re.IGNORECASE)
+
+    def link(found: re.Match[str]) -> str:
+        first, meaning = terms.pop(found[1].lower(), ("", ""))
+        target = f'{address}#{_id(first)}" title="{escape(meaning)}'
+        return f'<a href="{target}">{found[0]}</a>' if first else found[0]
+
+    parts, depth = [], 0
+    for part in re.split(r"(<[^>]+>)", html):
+        if tag := _APART.match(part):
+            depth += -1 if tag[1] else 1
+        parts.append(part if depth or part.startswith("<") else pattern.sub(link, part))
+    return "".join(parts)
+
+
+def _terms() -> dict[str, tuple[str, str]]:
+    """Return the first name of its entry and the meaning of each term."""
+    text = (Path(__file__).parent / _GLOSSARY).read_text(encoding="utf-8")
+    found = {}
+    for names, meaning in re.findall(r"^- \*\*(.+?)\*\*: (.*(?:\n  .*)*)", text, re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|\s+", lambda m: m[1] or " ", meaning)
+        first, *others = names.split(", ")
+        found |= dict.fromkeys({first, *others} - _COMMON, (first, plain))
+    return found

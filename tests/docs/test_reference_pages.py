@@ -58,12 +58,17 @@ def test_a_task_that_ships_is_on_a_page_of_the_reference(name: str) -> None:
     assert id(TASKS[name]) in DOCUMENTED
 
 
-def test_usage_options_and_settings_of_pages_come_from_the_code() -> None:
+def hooks_of_the_manual() -> ModuleType:
     found = spec_from_file_location("hooks_of_the_manual", REFERENCE.parent / "_hooks.py")
     assert found
     assert found.loader
     hooks = module_from_spec(found)
     found.loader.exec_module(hooks)
+    return hooks
+
+
+def test_usage_options_and_settings_of_pages_come_from_the_code() -> None:
+    hooks = hooks_of_the_manual()
     page = hooks.on_page_markdown((REFERENCE / "cli.md").read_text(encoding="utf-8"))
     assert "{{" not in page
     assert "\ncloister budget advise --epsilon E [--delta D] [--jobs N]" in page
@@ -88,3 +93,13 @@ def test_errors_name_sections_of_the_page_of_tables() -> None:
     headings = re.findall(r"^## (\w+)$", (root / PAGE).read_text(encoding="utf-8"), re.MULTILINE)
     assert asked == {heading.lower() for heading in headings}
     assert choosing("edges") == f" (tables: {PAGE}#edges)"
+
+
+def test_the_first_use_of_a_term_leads_to_the_glossary() -> None:
+    hooks = hooks_of_the_manual()
+    page = "<h1>Silos</h1><p>A <code>silo</code> of <a>silos</a>: two Silos, one silo, delta.</p>"
+    found = hooks.explained(page, "../words/")
+    assert found.count("<a href=") == 2
+    assert 'two <a href="../words/#silo" title="a party that holds records">Silos</a>, one' in found
+    assert '<a href="../words/#epsilon" title="the privacy budget;' in found
+    assert re.sub("<a href[^>]*>|(?<=Silos)</a>|(?<=delta)</a>", "", found) == page
