@@ -28,8 +28,11 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.horizon import Encoding, answers, kept
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import NoiseSource
-from cloister.tasks import TASKS
-from cloister.testing import SimulatedNoise, ZeroNoise
+from cloister.protocol.progress import Progress
+from cloister.protocol.task import PublicFacts
+from cloister.tasks import TASKS, installed
+from cloister.tasks.options import design
+from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan
 
 KINDS = ("burn", "cut", "fall")
 SCHEMA = Schema(
@@ -449,6 +452,26 @@ def test_a_ledger_without_the_horizon_is_refused(desk: Desk, tmp_path: Path) -> 
 def test_a_job_that_is_no_horizon_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         horizon_of(4, **options)
+
+
+@pytest.mark.parametrize(
+    "name", ["cox", "describe", "naive-bayes", "scorecard", "survival", "table1"]
+)
+def test_a_task_of_one_round_has_a_horizon(name: str) -> None:
+    kind, budget = installed()[name], Budget(4.0, 1e-6)
+    columns = kind.example.columns
+    facts = PublicFacts(n_features=len(columns), nominal_n=2000, budget=budget, columns=columns)
+    task = design(kind, facts, kind.example.options)
+    plan = toy_plan(task, silos=1, budget=budget, unit="patient", nominal_n=2000)
+    horizon, start = Horizon(plan, Encoding.of(2)), Progress(plan).state
+    draw, sums = np.random.default_rng(1), []
+    for _ in range(2):
+        records = draw.integers(-(1 << 16), 1 << 16, (500, len(columns)), dtype=np.int32)
+        sums.append(task.contribute(0, start, records))
+    released = np.array([horizon.encoding.payload(np.array(sums[:t])) for t in (1, 2)])
+    blocks, _ = horizon._blocks(released, np.ones(2))
+    assert (np.concatenate([block.values.ravel() for block in blocks.values()]) == sum(sums)).all()
+    assert horizon.latest(released, "so far").results
 
 
 def test_centres_move_with_sums_that_are_partly_kept(tmp_path: Path) -> None:
