@@ -13,7 +13,7 @@ from cloister.core.errors import PlanError
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.privacy.horizon import MOST_PERIODS, WINDOWS, Encoding, Workload, answers
 
-LENGTHS = (2, 3, 13, 52, MOST_PERIODS)
+LENGTHS = (2, 3, 13, 52)
 WORKLOADS: tuple[Workload, ...] = ("all", "totals")
 SIGMA = gaussian_noise_multiplier(1.0, 1e-6)
 

@@ -168,11 +168,19 @@ class Horizon:
         asked : ndarray of shape (t,)
             The weight of each period.
         """
-        return self._release(self._progress(released, asked)[0])
+        return self._release(self._progress(released, asked)[0], int(np.count_nonzero(asked)))
 
-    def _release(self, progress: Progress) -> Release:
-        one = release_of(self.plan, progress.states, (), DiscreteNoise.label)
-        return replace(one, spent=self.event)
+    def _release(self, progress: Progress, periods: int) -> Release:
+        one = release_of(self.seen(periods), progress.states, (), DiscreteNoise.label)
+        return replace(one, plan=self.plan, spent=self.event)
+
+    def seen(self, periods: int) -> Plan:
+        """Return the plan with the records that a unit may have in some periods together.
+
+        Population intervals depend on it: records of one person may be alike.
+        """
+        rows = self.plan.max_rows * min(self.encoding.max_periods, periods)
+        return replace(self.plan, max_rows=rows)
 
     @property
     def families(self) -> dict[str, Floats]:
@@ -185,7 +193,7 @@ class Horizon:
     def latest(self, released: Integers, name: str) -> Release:
         """Return the answer of a family after the last of some periods."""
         if self.keep is not None:
-            return self._release(self.course(released))
+            return self._release(self.course(released), len(released))
         t = len(released)
         return self.answer(released, self.families[name][t - 1, :t])
 
@@ -193,10 +201,11 @@ class Horizon:
         """Return p-values of no change between the last `window` periods and all before.
 
         The task computes them from released sums, by the member ``changes``; they cost nothing.
-        The result is empty for a task without it, or before twice as many periods.
+        The result is empty for a task without it, before twice as many periods, and if a unit may
+        have several records, which are not independent.
         """
         test, t = getattr(self.plan.task, "changes", None), len(released)
-        if test is None or t < 2 * window:
+        if test is None or t < 2 * window or self.seen(t).group_size > 1:
             return {}
         recent = np.arange(t) >= t - window
         (new, of_new), (old, of_old) = (

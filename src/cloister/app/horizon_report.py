@@ -38,7 +38,7 @@ def present_horizon(horizon: Horizon, released: Integers) -> tuple[Release, Pres
     release, n, plan = horizon.latest(released, first), len(released), horizon.plan
     # The agreed number of records is for all periods, and the answer has those so far.
     agreed = ceil(plan.nominal_n * n / horizon.encoding.periods)
-    shown = present(replace(release, plan=replace(plan, nominal_n=agreed)))
+    shown = present(replace(release, plan=replace(horizon.seen(n), nominal_n=agreed)))
     last = [
         replace(display, title=f"Period {n} alone: {display.title}")
         for name in others

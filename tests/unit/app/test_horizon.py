@@ -454,9 +454,7 @@ def test_a_job_that_is_no_horizon_is_refused(options: dict[str, Any], message: s
         horizon_of(4, **options)
 
 
-@pytest.mark.parametrize(
-    "name", ["cox", "describe", "naive-bayes", "scorecard", "survival", "table1"]
-)
+@pytest.mark.parametrize("name", ["describe", "naive-bayes", "scorecard", "survival", "table1"])
 def test_a_task_of_one_round_has_a_horizon(name: str) -> None:
     kind, budget = installed()[name], Budget(4.0, 1e-6)
     columns = kind.example.columns
@@ -472,6 +470,26 @@ def test_a_task_of_one_round_has_a_horizon(name: str) -> None:
     blocks, _ = horizon._blocks(released, np.ones(2))
     assert (np.concatenate([block.values.ravel() for block in blocks.values()]) == sum(sums)).all()
     assert horizon.latest(released, "so far").results
+
+
+def test_persons_who_return_widen_population_intervals_and_are_not_tested() -> None:
+    """Two records of a person may be alike, as several rows of a person in one job."""
+    once, twice = horizon_of(12), horizon_of(12, 2)
+
+    def released(horizon: Horizon) -> Integers:
+        sums = np.full((12, 3), 400 << 16)
+        return np.array([horizon.encoding.payload(sums[: t + 1]) for t in range(12)])
+
+    def width(horizon: Horizon, name: str) -> float:
+        results = horizon.latest(released(horizon), name).results
+        low, high = (results[f"table_1.counts_population_{end}"][0] for end in ("low", "high"))
+        return float(high - low)
+
+    assert width(twice, "so far") > 1.2 * width(once, "so far")
+    assert once.changes(released(once))
+    assert not twice.changes(released(twice))
+    _, shown = present_horizon(twice, released(twice))
+    assert any("may have 2 records" in remark for remark in shown.remarks)
 
 
 def test_centres_move_with_sums_that_are_partly_kept(tmp_path: Path) -> None:
