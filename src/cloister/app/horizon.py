@@ -22,10 +22,10 @@ import numpy as np
 
 from cloister.app.arrivals import ENDED, Arrivals
 from cloister.app.files import prepare_folder
-from cloister.app.in_process import check_records, handlers, make_clients
+from cloister.app.in_process import check_records
 from cloister.app.payment import Account
 from cloister.app.release import Release, release_of
-from cloister.core.arrays import Floats, Integers
+from cloister.core.arrays import Floats, GridState, Integers
 from cloister.core.errors import DataError, LedgerError, PlanError, raise_if_any
 from cloister.core.files import read_json, sync_folder, write_text
 from cloister.data.records import Records
@@ -40,14 +40,13 @@ from cloister.privacy.calibration import (
 )
 from cloister.privacy.chain import JobRecord, canonical
 from cloister.privacy.events import HorizonEvent
-from cloister.privacy.horizon import WINDOWS, Encoding, answers
+from cloister.privacy.horizon import WINDOWS, Encoding, answers, kept
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
-from cloister.protocol.messages import Open, Upload, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
+from cloister.protocol.summing import LocalStep, agreed_sums
 from cloister.protocol.task import Block, NoisyBlock, Task
-from cloister.secagg.masks import NoMask
 
 _MOST_RECORDS = 1 << 26  # of a silo in all periods: public head-room, not a count
 FORMAT, RELEASED = "cloister-horizon/1", "cloister-horizon-sums/1"
@@ -63,10 +62,14 @@ class Horizon:
     ----------
     plan : Plan
         The plan of one release of the task; its budget is that of all periods together.
+    keep : float in (0, 1), optional
+        If given, the state of the task moves, such as the centres of clusters. The state after a
+        period follows from the one before and from sums of which each period keeps this share.
     """
 
     plan: Plan
     encoding: Encoding
+    keep: float | None = None
 
     def __post_init__(self) -> None:
         raise_if_any(self._rules())
@@ -89,6 +92,8 @@ class Horizon:
             )
         if plan.profile == "pairwise" or plan.fingerprints or plan.readers:
             yield "a horizon runs over files in one process; leave out profile and readers."
+        if self.keep is not None and not 0 < self.keep < 1:
+            yield f"keep must be between 0 and 1, got {self.keep!r}."
         for block in plan.blocks(0):
             if self.scale(block) > MAX_SCALE:
                 yield "noise of the horizon does not fit the ring; use a larger epsilon."
@@ -145,6 +150,14 @@ class Horizon:
         progress.take(0, blocks)
         return progress, weights
 
+    def course(self, released: Integers) -> Progress:
+        """Return the states before the first period and after each, if the state moves."""
+        progress = Progress(self.plan)
+        if self.keep is not None:
+            for t, asked in enumerate(kept(self.encoding.periods, self.keep)[: len(released)]):
+                progress.take(0, self._blocks(released[: t + 1], asked[: t + 1])[0])
+        return progress
+
     def answer(self, released: Integers, asked: Floats) -> Release:
         """Return the answer of the task for a combination of periods; it costs nothing.
 
@@ -155,22 +168,44 @@ class Horizon:
         asked : ndarray of shape (t,)
             The weight of each period.
         """
-        progress, _ = self._progress(released, asked)
-        one = release_of(self.plan, progress.states, (), DiscreteNoise.label)
-        return replace(one, spent=self.event)
+        return self._release(self._progress(released, asked)[0], int(np.count_nonzero(asked)))
 
-    def so_far(self, released: Integers, name: str = "so far") -> Release:
-        """Return the answer of a family of `WINDOWS` after the last of some periods."""
-        return self.answer(released, answers(len(released), name)[-1])
+    def _release(self, progress: Progress, periods: int) -> Release:
+        one = release_of(self.seen(periods), progress.states, (), DiscreteNoise.label)
+        return replace(one, plan=self.plan, spent=self.event)
+
+    def seen(self, periods: int) -> Plan:
+        """Return the plan with the records that a unit may have in some periods together.
+
+        Population intervals depend on it: records of one person may be alike.
+        """
+        rows = self.plan.max_rows * min(self.encoding.max_periods, periods)
+        return replace(self.plan, max_rows=rows)
+
+    @property
+    def families(self) -> dict[str, Floats]:
+        """The answers that are shown, and the weights of the periods in each after each period."""
+        periods = self.encoding.periods
+        if self.keep is not None:
+            return {"now": kept(periods, self.keep)}
+        return {name: answers(periods, name) for name in WINDOWS}
+
+    def latest(self, released: Integers, name: str) -> Release:
+        """Return the answer of a family after the last of some periods."""
+        if self.keep is not None:
+            return self._release(self.course(released), len(released))
+        t = len(released)
+        return self.answer(released, self.families[name][t - 1, :t])
 
     def changes(self, released: Integers, window: int = 4) -> dict[str, float]:
         """Return p-values of no change between the last `window` periods and all before.
 
         The task computes them from released sums, by the member ``changes``; they cost nothing.
-        The result is empty for a task without it, or before twice as many periods.
+        The result is empty for a task without it, before twice as many periods, and if a unit may
+        have several records, which are not independent.
         """
         test, t = getattr(self.plan.task, "changes", None), len(released)
-        if test is None or t < 2 * window:
+        if test is None or t < 2 * window or self.seen(t).group_size > 1:
             return {}
         recent = np.arange(t) >= t - window
         (new, of_new), (old, of_old) = (
@@ -181,15 +216,15 @@ class Horizon:
         return {name: float(p) for name, p in test(new.state, old.state, shared).items()}
 
     def expected(self) -> dict[str, float]:
-        """Return the root mean square noise of a count in records, for each of `WINDOWS`.
+        """Return the root mean square noise of a count in records, for each of `families`.
 
         It is that of a count to which a record adds the largest word of the task.
         """
         block = self.plan.blocks(0)[0]
         unit = self.scale(block) / sqrt(block.l2_squared * self.encoding.sensitivity_squared)
         return {
-            name: unit * float(np.sqrt((self.encoding.noises(name) ** 2).mean()))
-            for name in WINDOWS
+            name: unit * float(np.sqrt((self.encoding.noises(asked) ** 2).mean()))
+            for name, asked in self.families.items()
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -198,6 +233,7 @@ class Horizon:
             "format": FORMAT,
             "plan": self.plan.to_dict(),
             "encoding": self.encoding.to_dict(),
+            "keep": self.keep,
         }
 
     @classmethod
@@ -208,7 +244,7 @@ class Horizon:
         plan = Plan.from_dict(document["plan"], tasks)
         if not plan.opened:
             raise DataError(f"task {plan.task.name!r} is not installed; install its package.")
-        return cls(plan, Encoding.from_dict(document["encoding"]))
+        return cls(plan, Encoding.from_dict(document["encoding"]), document["keep"])
 
 
 @dataclass(frozen=True)
@@ -257,7 +293,7 @@ class HorizonFolder:
             if (document["format"], document["horizon"]) != (RELEASED, self.horizon.digest):
                 raise ValueError("another horizon")
             words = [b64decode(text, validate=True) for text in document["words"]]
-            return np.stack([to_integers(from_bytes(frame, size)) for frame in words])
+            return np.stack([self._words(frame) for frame in words])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"releases {str(file)!r} are not of this horizon; restore it."
@@ -371,20 +407,29 @@ class HorizonFolder:
         for silo, state in states.items():
             if silo not in waiting:
                 state.check_content(t, records[silo].fingerprint(state.key))
-        # The clients of a job, so that kernels, rows and norms are checked as in every job.
-        clients = make_clients(plan, records, masker=NoMask())
-        for silo, handle in handlers(clients).items():
-            if silo in waiting:
-                upload = decode(plan, handle(encode(plan, Open(0))))
-                assert isinstance(upload, Upload)
-                content = records[silo].fingerprint(states[silo].key)
-                states[silo].freeze(t, content, to_integers(upload.elements))
+        # Of released sums alone, so that every silo sums by the same state.
+        frames = [self._words(self._frame(ledger, s)) for s in range(t)]
+        before = self.horizon.course(np.array(frames, dtype=np.int64)).state
+        for silo in waiting:
+            sums = self._sums(silo, records[silo], before)
+            states[silo].freeze(t, records[silo].fingerprint(states[silo].key), sums)
         # From the noise on: no sum without noise is kept.
         total = self.horizon.noise(noise)
         for state in states.values():
             total = total + encoding.payload(state.sums(len(total)))
         frame = to_bytes(to_words(total))
         ledger.commit(job=plan.run_id, round=t, event=self.horizon.event, frame=frame)
+
+    def _sums(self, silo: str, records: Records, state: GridState) -> Integers:
+        """Return the exact sums of a silo's arrivals, checked as in every job."""
+        plan = self.horizon.plan
+        step = LocalStep(plan.task_at(silo), 0, state, plan.length(0), thorough=True)
+        sums, _ = agreed_sums(step, lambda step: step.checked(records))
+        by_silo = plan.by_silo
+        return by_silo.to_silo_layer(0, silo, sums) if by_silo and by_silo.silos else sums
+
+    def _words(self, frame: bytes) -> Integers:
+        return to_integers(from_bytes(frame, self.horizon.plan.length(0)))
 
     def _frame(self, ledger: Ledger, t: int) -> bytes:
         frame = ledger.frame(self.horizon.plan.run_id, t)

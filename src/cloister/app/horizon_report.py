@@ -19,24 +19,30 @@ from cloister.core.arrays import Integers
 from cloister.core.derived import displays_of
 from cloister.core.display import Bars, Curve, Estimate, Heatmap, PValue, Table
 from cloister.data.schema import Schema
+from cloister.privacy import accounting
 from cloister.protocol.plan import noun_of
 
 LEVEL = 0.05
 """Probability of a false alarm of the test for a change, in all periods together."""
 _LINES = 8  # of a picture, since more cannot be told apart
-_COURSES = {"so far": "all records so far", "latest": "each period alone"}
+_COURSES = {
+    "so far": "all records so far",
+    "latest": "each period alone",
+    "now": "period by period",
+}
 
 
 def present_horizon(horizon: Horizon, released: Integers) -> tuple[Release, Presentation]:
     """Return the answer for all periods so far, and its presentation with the course."""
-    release, n = horizon.so_far(released), len(released)
-    latest, plan = horizon.so_far(released, "latest"), horizon.plan
+    first, *others = _shown(horizon)
+    release, n, plan = horizon.latest(released, first), len(released), horizon.plan
     # The agreed number of records is for all periods, and the answer has those so far.
     agreed = ceil(plan.nominal_n * n / horizon.encoding.periods)
-    shown = present(replace(release, plan=replace(plan, nominal_n=agreed)))
+    shown = present(replace(release, plan=replace(horizon.seen(n), nominal_n=agreed)))
     last = [
         replace(display, title=f"Period {n} alone: {display.title}")
-        for display in displays_of(plan.task, latest.results, plan.columns)
+        for name in others
+        for display in displays_of(plan.task, horizon.latest(released, name).results, plan.columns)
     ]
     changes = change_table(horizon, released)
     remarks = [
@@ -81,6 +87,11 @@ def change_table(horizon: Horizon, released: Integers) -> tuple[Table, ...]:
     return (Table(title, ("table", "p"), rows, note),)
 
 
+def _shown(horizon: Horizon) -> list[str]:
+    """Return the families of answers that a report has, the main one first."""
+    return [name for name in horizon.families if name in _COURSES]
+
+
 def _least(horizon: Horizon, tables: int) -> float:
     # By Bonferroni over periods and tables: windows overlap, so that their tests are dependent.
     return LEVEL / horizon.encoding.periods / tables
@@ -91,12 +102,12 @@ def courses(horizon: Horizon, released: Integers) -> Iterator[Curve]:
     plan, periods = horizon.plan, np.arange(1, len(released) + 1, dtype=np.float64)
     if len(periods) < 2:
         return
-    for name, said in _COURSES.items():
+    for name in _shown(horizon):
         shown = [
             {
                 display.title: display
                 for display in displays_of(
-                    plan.task, horizon.so_far(released[:t], name).results, plan.columns
+                    plan.task, horizon.latest(released[:t], name).results, plan.columns
                 )
             }
             for t in range(1, len(released) + 1)
@@ -106,7 +117,9 @@ def courses(horizon: Horizon, released: Integers) -> Iterator[Curve]:
             complete = all(title in found for found in shown)
             small = isinstance(one, Bars | Heatmap) and one.estimate.values.size <= _LINES
             if small and complete:
-                yield _course(f"{title}, {said}", periods, [found[title] for found in shown])
+                yield _course(
+                    f"{title}, {_COURSES[name]}", periods, [found[title] for found in shown]
+                )
 
 
 def _course(title: str, periods: Any, shown: list[Any]) -> Curve:
@@ -128,14 +141,15 @@ def horizon_document(horizon: Horizon, released: Integers) -> dict[str, Any]:
     """Return the answers of all windows as JSON-able values."""
     budget = horizon.plan.budget
     assert budget is not None  # a rule of horizons
+    epsilon = accounting.epsilon(horizon.event, budget.delta)
     return {
         "task": horizon.plan.task.name,
         "periods": {"released": len(released), "of": horizon.encoding.periods},
         "max_periods": horizon.encoding.max_periods,
         "unit": horizon.plan.unit,
-        "budget": {"epsilon": horizon.so_far(released).epsilon(), "delta": budget.delta},
+        "budget": {"epsilon": epsilon, "delta": budget.delta},
         "results": {
-            name: results_with_reasons(horizon.so_far(released, name)) for name in _COURSES
+            name: results_with_reasons(horizon.latest(released, name)) for name in _shown(horizon)
         },
         "changes": horizon.changes(released),
         "digest": horizon.digest,

@@ -34,7 +34,7 @@ from cloister.data.loss import loss_notices
 from cloister.data.records import Records
 from cloister.data.schema import Schema
 from cloister.data.units import Admits
-from cloister.privacy.horizon import Encoding
+from cloister.privacy.horizon import Encoding, kept
 from cloister.tasks import installed
 
 Document = Mapping[str, Any]
@@ -43,6 +43,7 @@ _ANSWERS = {
     "latest": "one period",
     "last 4": "the last 4",
     "last 13": "the last 13",
+    "now": "sums that are kept",
 }
 
 
@@ -70,6 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("all", "totals"),
         default="all",
         help="answers with little noise: totals, single periods and windows, or totals alone",
+    )
+    start.add_argument(
+        "--keep",
+        type=float,
+        metavar="SHARE",
+        help="for centres that move: share of earlier sums that each period keeps, such as 0.8",
     )
     add_plan_arguments(start, nominal_n=True)
     add_task_arguments(start)
@@ -102,8 +109,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _open(args: argparse.Namespace, out: Output) -> Document:
     task, options = named_task(args)
     job = job_of(args, task, Schema.load(args.schema), args.silos, options)
-    encoding = Encoding.of(args.periods, args.max_periods, args.workload)
-    horizon = Horizon(job.plan, encoding)
+    if args.keep is None:
+        encoding = Encoding.of(args.periods, args.max_periods, args.workload)
+    else:
+        encoding = Encoding.best(kept(args.periods, args.keep), args.max_periods)
+    horizon = Horizon(job.plan, encoding, args.keep)
     charge = payment_of(args, out).open(job.schema, job.plan)
     assert charge is not None  # a horizon has a budget
     HorizonFolder.create(args.folder, horizon, job.schema, charge.account)

@@ -85,17 +85,22 @@ class Encoding:
         """
         if workload not in get_args(Workload):
             raise PlanError(f"workload must be one of {get_args(Workload)}, got {workload!r}.")
-        if type(periods) is not int or not 2 <= periods <= MOST_PERIODS:
-            raise PlanError(f"periods must be in [2, {MOST_PERIODS}], got {periods!r}.")
         families = list(WINDOWS) if workload == "all" else ["so far"]
+        _check_periods(periods)
         # Each family counts equally, although totals add up more periods than windows.
         asked = [answers(periods, name) for name in families]
-        scaled = np.vstack([family / np.sqrt((family**2).sum()) for family in asked])
+        scaled = [family / np.sqrt((family**2).sum()) for family in asked]
+        return cls.best(np.vstack(scaled), max_periods)
+
+    @classmethod
+    def best(cls, asked: Floats, max_periods: int = 1) -> Self:
+        """Return the encoding with the least noise for some answers, shape (n, periods)."""
+        periods = asked.shape[1]
         found = [
             cls(tuple(tuple(map(int, row[: t + 1])) for t, row in enumerate(matrix)), max_periods)
-            for matrix in (_optimal(scaled), _ONE * np.eye(periods))
+            for matrix in (_optimal(asked), _ONE * np.eye(periods))
         ]
-        return min(found, key=lambda one: one._error(scaled))
+        return min(found, key=lambda one: one._error(asked))
 
     def _error(self, asked: Floats) -> float:
         return float(sqrt(self.sensitivity_squared) * np.linalg.norm(self.weights(asked)))
@@ -159,15 +164,12 @@ class Encoding:
         corner = self.matrix[:t, :t].astype(np.float64)
         return np.asarray(solve_triangular(corner, asked.T, trans="T", lower=True).T)
 
-    def noises(self, name: str) -> Floats:
-        """Return the noise of each answer of a family, for noise of one unit's whole change.
+    def noises(self, asked: Floats) -> Floats:
+        """Return the noise of each answer in `asked`, shape (n,), for one unit's whole change.
 
-        Returns
-        -------
-        ndarray of shape (periods,)
-            Times the noise multiplier, it is the deviation in records after each period.
+        Times the noise multiplier, it is the deviation in records.
         """
-        weights = self.weights(answers(self.periods, name))
+        weights = self.weights(asked)
         return np.asarray(sqrt(self.sensitivity_squared) * np.linalg.norm(weights, axis=1))
 
     def to_dict(self) -> dict[str, Any]:
@@ -195,6 +197,18 @@ def answers(periods: int, name: str) -> Floats:
     every = np.tril(np.ones((periods, periods)))
     length = WINDOWS[name]
     return every if length is None else every - np.tril(every, -length)
+
+
+def kept(periods: int, share: float) -> Floats:
+    """Return the weights of sums of which each period keeps a share, shape (periods, periods)."""
+    _check_periods(periods)
+    ages = np.subtract.outer(np.arange(periods), np.arange(periods))
+    return np.asarray(np.tril(share ** np.maximum(ages, 0)))
+
+
+def _check_periods(periods: int) -> None:
+    if type(periods) is not int or not 2 <= periods <= MOST_PERIODS:
+        raise PlanError(f"periods must be in [2, {MOST_PERIODS}], got {periods!r}.")
 
 
 def _optimal(asked: Floats) -> Floats:

@@ -15,7 +15,7 @@ import pytest
 
 from cloister.app.arrivals import Arrivals
 from cloister.app.horizon import Horizon, HorizonFolder
-from cloister.app.horizon_report import present_horizon
+from cloister.app.horizon_report import horizon_document, present_horizon
 from cloister.app.job import Job
 from cloister.app.payment import Account
 from cloister.core.arrays import Integers
@@ -25,11 +25,14 @@ from cloister.data.records import Records
 from cloister.data.schema import Column, Schema
 from cloister.data.units import Admits
 from cloister.privacy.budget import Budget
-from cloister.privacy.horizon import Encoding
+from cloister.privacy.horizon import Encoding, answers, kept
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import NoiseSource
-from cloister.tasks import TASKS
-from cloister.testing import SimulatedNoise, ZeroNoise
+from cloister.protocol.progress import Progress
+from cloister.protocol.task import PublicFacts
+from cloister.tasks import TASKS, installed
+from cloister.tasks.options import design
+from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan
 
 KINDS = ("burn", "cut", "fall")
 SCHEMA = Schema(
@@ -56,9 +59,11 @@ def arrivals(period: int, silo: str) -> pd.DataFrame:
     )
 
 
-def reader(frames: Frames) -> Callable[[Mapping[str, Admits]], dict[str, Records]]:
+def reader(
+    frames: Frames, schema: Schema = SCHEMA
+) -> Callable[[Mapping[str, Admits]], dict[str, Records]]:
     return lambda admits: {
-        silo: read_source(frame, SCHEMA, admits=admits.get(silo)) for silo, frame in frames.items()
+        silo: read_source(frame, schema, admits=admits.get(silo)) for silo, frame in frames.items()
     }
 
 
@@ -69,12 +74,12 @@ def of_period(period: int) -> Callable[[Mapping[str, Admits]], dict[str, Records
 class Desk:
     """A horizon in a folder, with its ledger."""
 
-    def __init__(self, path: Path, horizon: Horizon) -> None:
+    def __init__(self, path: Path, horizon: Horizon, schema: Schema = SCHEMA) -> None:
         path.mkdir(exist_ok=True)
         self.path, self.file = path / "horizon", path / "owner.ledger"
         ledger = Ledger(self.file)
         ledger.open_dataset("visits", cap=Budget(1.0, 1e-6), unit="patient")
-        HorizonFolder.create(self.path, horizon, SCHEMA, Account(ledger, "visits"))
+        HorizonFolder.create(self.path, horizon, schema, Account(ledger, "visits"))
         ledger.dispose()
 
     @property
@@ -113,7 +118,7 @@ def test_answers_are_those_of_the_records_of_their_periods(desk: Desk) -> None:
         released = desk.release(period, noise=ZeroNoise())
     horizon = desk.folder.horizon
     for name, periods in (("so far", (1, 2, 3)), ("latest", (3,)), ("last 4", (1, 2, 3))):
-        found = horizon.so_far(released, name).results["table_1.counts"]
+        found = horizon.latest(released, name).results["table_1.counts"]
         assert found == pytest.approx(counts(*periods), abs=1e-3)
     middle = horizon.answer(released, np.array([0.0, 1.0, 0.0]))
     assert middle.results["table_1.counts"] == pytest.approx(counts(2), abs=1e-3)
@@ -126,8 +131,8 @@ def test_the_interval_of_an_answer_has_the_noise_of_its_weights(desk: Desk) -> N
     unit = horizon.scale(block) / change  # noise for a change of one record
     released = np.zeros((3, block.size), dtype=np.int64)
     for name in ("so far", "latest"):
-        noise = horizon.so_far(released, name).results["table_1.noise"][0]
-        expected = unit * horizon.encoding.noises(name)[2]
+        noise = horizon.latest(released, name).results["table_1.noise"][0]
+        expected = unit * horizon.encoding.noises(answers(4, name))[2]
         assert noise == pytest.approx(expected, rel=1e-3)
 
 
@@ -136,7 +141,7 @@ def test_all_periods_have_one_price_and_end_with_nothing_kept(desk: Desk) -> Non
     for period in (1, 2, 3, 4):
         released = desk.release(period)
         assert desk.charges() == (period, before)
-    assert desk.folder.horizon.so_far(released).epsilon() == pytest.approx(1.0, abs=1e-3)
+    assert desk.folder.horizon.latest(released, "so far").epsilon() == pytest.approx(1.0, abs=1e-3)
     for silo in SILOS:
         state = Arrivals(desk.folder._state(silo), desk.folder.horizon.digest, 1)
         assert (state.frozen, state.key) == (0, bytes(32))
@@ -171,7 +176,7 @@ def test_arrivals_beyond_the_public_number_are_left_out(tmp_path: Path, max_peri
         if period == 4:
             break  # the last period deletes the states
         released = desk.release(period, reader(frames), ZeroNoise())
-    falls = desk.folder.horizon.so_far(released).results["table_1.counts"][2]
+    falls = desk.folder.horizon.latest(released, "so far").results["table_1.counts"][2]
     assert falls == pytest.approx(counts(1, 2, 3)[2] + min(max_periods, 3), abs=1e-3)
 
 
@@ -447,6 +452,78 @@ def test_a_ledger_without_the_horizon_is_refused(desk: Desk, tmp_path: Path) -> 
 def test_a_job_that_is_no_horizon_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         horizon_of(4, **options)
+
+
+@pytest.mark.parametrize("name", ["describe", "naive-bayes", "scorecard", "survival", "table1"])
+def test_a_task_of_one_round_has_a_horizon(name: str) -> None:
+    kind, budget = installed()[name], Budget(4.0, 1e-6)
+    columns = kind.example.columns
+    facts = PublicFacts(n_features=len(columns), nominal_n=2000, budget=budget, columns=columns)
+    task = design(kind, facts, kind.example.options)
+    plan = toy_plan(task, silos=1, budget=budget, unit="patient", nominal_n=2000)
+    horizon, start = Horizon(plan, Encoding.of(2)), Progress(plan).state
+    draw, sums = np.random.default_rng(1), []
+    for _ in range(2):
+        records = draw.integers(-(1 << 16), 1 << 16, (500, len(columns)), dtype=np.int32)
+        sums.append(task.contribute(0, start, records))
+    released = np.array([horizon.encoding.payload(np.array(sums[:t])) for t in (1, 2)])
+    blocks, _ = horizon._blocks(released, np.ones(2))
+    assert (np.concatenate([block.values.ravel() for block in blocks.values()]) == sum(sums)).all()
+    assert horizon.latest(released, "so far").results
+
+
+def test_persons_who_return_widen_population_intervals_and_are_not_tested() -> None:
+    """Two records of a person may be alike, as several rows of a person in one job."""
+    once, twice = horizon_of(12), horizon_of(12, 2)
+
+    def released(horizon: Horizon) -> Integers:
+        sums = np.full((12, 3), 400 << 16)
+        return np.array([horizon.encoding.payload(sums[: t + 1]) for t in range(12)])
+
+    def width(horizon: Horizon, name: str) -> float:
+        results = horizon.latest(released(horizon), name).results
+        low, high = (results[f"table_1.counts_population_{end}"][0] for end in ("low", "high"))
+        return float(high - low)
+
+    assert width(twice, "so far") > 1.2 * width(once, "so far")
+    assert once.changes(released(once))
+    assert not twice.changes(released(twice))
+    _, shown = present_horizon(twice, released(twice))
+    assert any("may have 2 records" in remark for remark in shown.remarks)
+
+
+def test_centres_move_with_sums_that_are_partly_kept(tmp_path: Path) -> None:
+    """Each period sums by the centres before it, and divides sums and counts that fade."""
+    schema = Schema(
+        dataset="visits",
+        unit="patient",
+        max_rows=1,
+        columns=(Column(name="x", type="number", min=-1.0, max=1.0),),
+    )
+    options = {"n_clusters": 2, "rounds": 1}
+    plan = horizon_of(4, task=TASKS["glloyd"], options=options, schema=schema).plan
+    horizon = Horizon(plan, Encoding.best(kept(4, 0.5)), 0.5)
+    desk = Desk(tmp_path, horizon, schema)
+    places = [(-0.8, 0.2), (-0.6, 0.4), (-0.4, 0.6)]
+    for period, centres in enumerate(places, start=1):
+        frames = {
+            silo: pd.DataFrame(
+                {"patient": [f"{period}{silo}{i}" for i in range(40)], "x": centres * 20}
+            )
+            for silo in SILOS
+        }
+        read = reader(frames, schema)
+        released = desk.release(period, read, ZeroNoise())
+    weights = np.array([0.25, 0.5, 1.0])
+    found = horizon.latest(released, "now").results["centres"]
+    expected = weights @ np.array(places) / weights.sum()
+    assert np.sort(found, axis=None) == pytest.approx(expected, abs=0.01)
+    sizes = horizon.latest(released, "now").results["sizes"]
+    assert sizes == pytest.approx([40 * weights.sum()] * 2, rel=0.01)
+    release, shown = present_horizon(horizon, released)
+    assert len(release.history) == 4
+    assert shown.displays
+    assert set(horizon_document(horizon, released)["results"]) == {"now"}
 
 
 def test_a_report_has_the_course_and_warns_of_a_change(tmp_path: Path) -> None:
