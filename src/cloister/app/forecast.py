@@ -50,12 +50,12 @@ def expected(plan: Plan) -> tuple[Table, ...]:
     for name, values in forecast_of(plan).items():
         if name in ranges:
             tables.append(_range_table(plan, values, *ranges[name]))
-        elif name in columnwise and values.shape == (len(plan.columns),):
+        elif columns := _columns_of(plan, name, values):
             # Columns have different units; only shares of their ranges can be compared.
-            shares = values / (2 * plan.grid.half_range)
+            shares = values / (2 * plan.grid.half_range[list(columns)])
             rows = tuple(
-                (column, f"± {number(float(value))}", f"± {share:.2%}")
-                for column, value, share in zip(plan.columns, values, shares, strict=True)
+                (plan.columns[j], f"± {number(float(value))}", f"± {share:.2%}")
+                for j, value, share in zip(columns, values, shares, strict=True)
             )
             tables.append(Table(columnwise[name], ("column", "in its unit", "of its range"), rows))
         else:
@@ -89,6 +89,13 @@ def _ranges(plan: Plan) -> Mapping[str, tuple[float, float, str]]:
     return ranges
 
 
+def _columns_of(plan: Plan, name: str, values: Floats) -> tuple[int, ...]:
+    """Return the columns that a forecast has one value for each of; empty if it has others."""
+    columns = tuple(getattr(plan.task, "used", range(len(plan.columns))))
+    is_columnwise = name in getattr(plan.task, "columnwise", {})
+    return columns if is_columnwise and values.shape == (len(columns),) else ()
+
+
 def wanted_budget(
     plan_for: Callable[[Budget], Plan], delta: float, want: Mapping[str, float]
 ) -> Budget:
@@ -97,7 +104,7 @@ def wanted_budget(
     Parameters
     ----------
     plan_for : function of a budget
-    want : mapping of a forecast's name, without ``half_width``, to a 95 % half-width
+    want : mapping of a printed name of a forecast, or of a column, to a 95 % half-width
         In the units of the forecast; of a forecast with several values, the largest counts.
 
     Returns
@@ -110,10 +117,13 @@ def wanted_budget(
     PlanError
         If the task has no such forecast, or no epsilon up to 100 is enough.
     """
+    want = {name.replace(" ", "_").removeprefix("the_"): width for name, width in want.items()}
     largest = plan_for(Budget(_EPSILONS[-1], delta))
-    known = margins(largest)
+    known = _wanted(largest)
     ranges = {_short(name): reason for name, (_, _, reason) in _ranges(largest).items()}
-    if loose := sorted(want.keys() & ranges.keys()):
+    if ranges:  # which have a value for each column
+        ranges |= dict.fromkeys(_names_of(largest), next(iter(ranges.values())))
+    if loose := sorted(want.keys() & ranges.keys() - known.keys()):
         raise PlanError(
             f"want cannot name {loose[0]!r}, whose error depends on {ranges[loose[0]]}, which no "
             f"plan knows; it can name {', '.join(known)}."
@@ -127,7 +137,7 @@ def wanted_budget(
 
     def is_enough(epsilon: float) -> bool:
         try:
-            found = margins(plan_for(Budget(epsilon, delta)))
+            found = _wanted(plan_for(Budget(epsilon, delta)))
         except PlanError:  # too little for any plan of the task
             return False
         return all(found.get(name, math.inf) <= width for name, width in want.items())
@@ -143,6 +153,23 @@ def wanted_budget(
             "records."
         )
     return Budget(_EPSILONS[at], delta)
+
+
+def _wanted(plan: Plan) -> dict[str, float]:
+    """Return the margin of error of each forecast, and of each column that a forecast has."""
+    names, ranges = _names_of(plan), _ranges(plan)
+    by_column = {
+        names[j]: float(value)
+        for name, values in forecast_of(plan).items()
+        if name not in ranges
+        for j, value in zip(_columns_of(plan, name, values), values, strict=False)
+    }
+    return {**by_column, **margins(plan)}
+
+
+def _names_of(plan: Plan) -> list[str]:
+    """Return the columns as `want` names them."""
+    return [name.replace(" ", "_") for name in plan.columns]
 
 
 def margins(plan: Plan) -> dict[str, float]:

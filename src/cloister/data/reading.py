@@ -34,6 +34,7 @@ LOCAL_NOTE = "local only: exact counts of the records, not a release"
 _LOOKED_AT = 1000  # cells per column and chunk that are searched, so that a report stays cheap
 _LOOKED_BEYOND = 100  # of those out of range, which may be many in a column that is clipped
 _SHOWN_WORDS = 5
+_CLIPPED_SHARE = 0.05  # of the values of a column that may lie outside its bounds without a word
 _FOOTER_ROWS = 5  # at the end, among which a line of totals is looked for
 _FOOTER_WIDTH = 2  # columns of a table in which a row with one cell may be a record
 _YES = frozenset(
@@ -76,6 +77,7 @@ class ColumnReading:
     needed: bool = True  # by the job; a bad cell in another column excludes no row
     drops: tuple[bool, bool] = (True, True)  # rows: for an absent cell, for one out of range
     doubt: Doubt | None = None  # if its cells were read, but may mean something else
+    above: int = 0  # cells out of range that are above it
 
     @property
     def is_guess(self) -> bool:
@@ -164,6 +166,27 @@ class ReadingReport:
         """Sentences for the owner on columns that may mean something else."""
         found = [column.doubt for column in self.columns if column.needed and column.doubt]
         return tuple(f"{_capital(doubt.sentence)}." for doubt in found)
+
+    @property
+    def clips(self) -> tuple[str, ...]:
+        """Sentences for the owner on columns with many values that are clipped to their bounds."""
+        return tuple(filter(None, map(self._clip, self.columns)))
+
+    def _clip(self, column: ColumnReading) -> str:
+        present = self.rows - self.bad_lines - column.missing - column.type_errors
+        share = column.out_of_range / max(present, 1)
+        if not column.needed or column.drops[1] or share <= _CLIPPED_SHARE:
+            return ""
+        below = column.out_of_range - column.above
+        sides = [
+            f"{count / present:.1%} of its values are {side}"
+            for side, count in (("below", below), ("above", column.above))
+            if count
+        ]
+        return (
+            f"Column {column.name!r} of {self.source}: {' and '.join(sides)} its bounds and are "
+            "clipped to them; check its unit, or give wider bounds from public knowledge."
+        )
 
     @property
     def causes(self) -> tuple[str, ...]:
@@ -276,7 +299,9 @@ class Tally:
         self._rows = self._used = self._bad_lines = self._items = self._unknown = 0
         self._float_unit, self._layout = False, layout
         self._footer: int | None = None  # the column of a last row that has no other cell
-        self._missing, self._wrong, self._outside, self._lost = np.zeros((4, d), dtype=np.int64)
+        self._missing, self._wrong, self._outside, self._above, self._lost = np.zeros(
+            (5, d), dtype=np.int64
+        )
         self._low, self._high = np.full(d, np.inf), np.full(d, -np.inf)
         self._words: list[Counter[str]] = [Counter() for _ in range(d)]
         self._beyond: list[Counter[str]] = [Counter() for _ in range(d)]  # cells out of range
@@ -299,10 +324,12 @@ class Tally:
         rows, columns, marks = judged.marked
         if len(rows):
             d = flags.shape[1]
+            outside = marks & OUTSIDE != 0
             for counts, selected in (
                 (self._missing, marks & ABSENT == MISSING),
                 (self._wrong, marks & WRONG != 0),
-                (self._outside, marks & OUTSIDE != 0),
+                (self._outside, outside),
+                (self._above, outside & (judged.steps[rows, columns] > 0)),
                 (self._lost, marks & self._rules.dropping[columns] != 0),
             ):
                 counts += np.bincount(columns[selected], minlength=d)
@@ -385,6 +412,7 @@ class Tally:
             needed=bool(self._rules.used[j]),
             drops=(bool(self._rules.fatal[j] & ABSENT), bool(self._rules.fatal[j] & OUTSIDE)),
             doubt=self._doubt(j, names, cause),
+            above=int(self._above[j]),
         )
 
     def _doubt(self, j: int, names: Sequence[str], cause: str | None) -> Doubt | None:
@@ -462,7 +490,10 @@ def why(
         if finding := diagnose(column, schema, words):
             text, its_remedy = finding
             return f"{head}; {text}", its_remedy
-    return f"{head} as {column.type}", None
+    is_number = column.type in ("number", "integer")
+    are_words = is_number and _most(words, r"\s*[^\W\d_].*")
+    listed = "; a schema can list words as categories, or as absent" if are_words else ""
+    return f"{head} as {column.type}{listed}", None
 
 
 Finding = tuple[str, Remedy | None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -410,6 +410,11 @@ def as_silos(data: Any) -> list[Any]:
     A list of numbers, or of rows of numbers, is one silo. A source that can be read only once, such
     as a lazy table, is read here.
     """
+    if isinstance(data, Mapping):
+        raise DataError(
+            "X must be a table, a path, or a list of these with one for each silo, got a "
+            f"{type(data).__name__}; give list(X.values()) for tables by name of their silo."
+        )
     if not isinstance(data, list | tuple):
         return [settled(data)]
     if not data:

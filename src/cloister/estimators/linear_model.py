@@ -368,6 +368,11 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
         return options
 
     def _check(self) -> None:
+        if not isinstance(self.bounds, Schema) and self.formula is not None:
+            raise PlanError(
+                "formula needs a schema as bounds, whose columns it names; give "
+                "bounds=Schema.propose(table, {...}) and fit the table without y."
+            )
         if not isinstance(self.bounds, Schema) and self.target_bounds is None:
             raise PlanError(
                 "target_bounds are required without a schema: two public bounds of y; give "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -251,6 +252,26 @@ def test_the_forecast_of_a_centre_with_a_verdict_is_a_range_that_nobody_can_want
         TASKS["glloyd"], schema, ["here"], budget=Budget(1.0, 1e-6), nominal_n=20_000, n_clusters=3
     )
     assert "result" in margins(few)
+
+
+def test_a_wanted_margin_may_have_a_printed_name() -> None:
+    ends = {"age": (0.0, 100.0), "weight": (0.0, 300.0)}
+    columns = [Column(name=c, type="number", min=low, max=high) for c, (low, high) in ends.items()]
+    schema = Schema(dataset="x", unit="row", columns=columns)
+    asked: dict[str, Any] = {"budget": None, "nominal_n": 5000}
+    both = make_plan(TASKS["statistics"], schema, ["a"], want={"mean": 0.5}, **asked)
+    age = make_plan(TASKS["statistics"], schema, ["a"], want={"age": 0.5}, **asked)
+    weight = make_plan(TASKS["statistics"], schema, ["a"], want={"weight": 0.5}, **asked)
+    count = make_plan(TASKS["count"], schema, ["a"], want={"the result": 30.0}, **asked)
+    assert age.budget
+    assert both.budget
+    assert weight.budget
+    assert count.budget
+    assert age.budget.epsilon < weight.budget.epsilon == both.budget.epsilon
+    (_, table) = sorted(expected(weight), key=lambda one: len(one.headings))
+    assert [row[0] for row in table.rows] == ["age", "weight"]
+    with pytest.raises(PlanError, match=r"\(age, weight, count, mean\), got result"):
+        make_plan(TASKS["statistics"], schema, ["a"], want={"result": 0.5}, **asked)
 
 
 @pytest.mark.parametrize(
