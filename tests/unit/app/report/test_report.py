@@ -30,13 +30,17 @@ from cloister.app.report import plots
 from cloister.app.report.notebook import release_axes
 from cloister.app.report.page import _as_csv, render_markdown, render_report, write_report
 from cloister.app.text import (
+    BRACKETS_NOTE,
+    UNCLEAR_NOTE,
     as_table,
     attacker_sentence,
     between,
     cell_text,
+    legend_of,
     listed,
     number,
     plus_minus,
+    privacy_statement,
     strength_sentence,
     who_saw_what,
 )
@@ -588,6 +592,15 @@ def test_a_number_that_noise_could_have_made_has_a_question_mark() -> None:
     shown = as_table(Table("T", ("", "value"), (*rows, ("d", noise))))
     texts = [cell_text(row[1]) for row in shown.rows]
     assert [text.endswith(" ?") for text in texts] == [True, False, False, True]
+
+
+def test_one_sentence_says_what_every_interval_covers() -> None:
+    wide = interval(1.0, 0.9, 1.1, population=(0.5, 1.5))
+    tables = [as_table(Table("T", ("", "value"), (("a", wide), ("b", around(1.0, 2.0)))))]
+    assert legend_of(tables) == f"{BRACKETS_NOTE} {UNCLEAR_NOTE}"
+    assert legend_of([Table("T", ("", "value"), (("a", 1.0), ("b", "c")))]) == ""
+    (covered,) = (answer for question, answer in privacy_statement(job()) if "covered" in question)
+    assert covered.startswith(BRACKETS_NOTE)
 
 
 @pytest.mark.parametrize(
