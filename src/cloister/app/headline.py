@@ -47,9 +47,9 @@ class KeyNumber:
         low, high = self.estimate.of_population.numbers[1:3]
         if not low < high:
             return ""
-        if self.drawn:
-            return "95 %"
-        return "95 %, noise and sampling" if self.estimate.population else "95 %, privacy noise"
+        if self.estimate.population:
+            return "95 %, noise and sampling"
+        return "95 %" if self.drawn else "95 %, privacy noise"
 
 
 def key_numbers(

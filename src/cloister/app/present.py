@@ -104,7 +104,7 @@ def present(release: Release, *, comparison: Table | None = None) -> Presentatio
     return Presentation(
         title=summary.title or _title(plan),
         # The most specific sentence that the task allows.
-        result=_said(summary.result)
+        result=_marked(summary.result)
         or _model(plan)
         or _first_number(displays)
         or _first_sentence(plan.task.describe()),
@@ -127,6 +127,12 @@ def _said(parts: str | tuple[Cell, ...]) -> str:
         estimate_text(part.of_population) if isinstance(part, Estimate) else cell_text(part)
         for part in parts
     )
+
+
+def _marked(parts: str | tuple[Cell, ...]) -> str:
+    """Return the text, and what its intervals cover if sampling is part of them."""
+    wide = [one for one in parts if isinstance(one, Estimate) and one.population is not None]
+    return _said(parts) + " Intervals: noise and sampling." * bool(wide)
 
 
 def doubts_of(release: Release) -> tuple[str, ...]:

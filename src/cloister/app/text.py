@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -38,6 +38,11 @@ UNCLEAR_NOTE = (
     "A question mark: the interval, of the population if there is one, holds 0, or 1 of a ratio, "
     "so there may be no effect; for a cluster: noise alone could have produced it."
 )
+BRACKETS_NOTE = (
+    "± and [ , ] are 95 % confidence intervals. Intervals marked 'noise and sampling' or "
+    "'population' also cover sampling; all others do not."
+)
+"""What an interval covers; it holds for every text, table and picture."""
 _MOST_NAMES = 30  # of columns, since a catalogue has thousands
 _POPULATION = "population 95 %"
 _HARDLY_ANY = 0.995  # least odds of an attacker at which the text calls a guarantee weak
@@ -191,9 +196,8 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
         ("What does that mean?", attacker_sentence(result.spent, result.plan.unit)),
         (
             "What is not covered?",
-            "The number after ±, or the pair in brackets, gives a value's 95 % confidence interval "
-            "(privacy noise only); it does not include the error of sampling from a population. "
-            "Differential privacy does not hide facts about people in general, in the data or not.",
+            f"{BRACKETS_NOTE} Differential privacy does not hide facts about people in general, in "
+            "the data or not.",
         ),
     )
 
@@ -268,6 +272,17 @@ def cell_text(cell: Cell) -> str:
             return estimate_text(cell) + UNCLEAR * unclear
         case _:
             return number(float(cell))
+
+
+def legend_of(tables: Iterable[Table]) -> str:
+    """Return what brackets and question marks of tables mean; "" without any."""
+    texts = [cell_text(cell) for table in tables for row in table.rows for cell in row]
+    notes = []
+    if any(" ± " in text or text.endswith("]") for text in texts):
+        notes.append(BRACKETS_NOTE)
+    if any(text.endswith(UNCLEAR) for text in texts):
+        notes.append(UNCLEAR_NOTE)
+    return " ".join(notes)
 
 
 def estimate_text(cell: Estimate) -> str:

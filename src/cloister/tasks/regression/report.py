@@ -29,6 +29,7 @@ _RATIOS = {
     "gamma": "ratio of means",
 }
 _CHANCE = 1e-3  # of a warning of sites that are alike
+_PICTURES = {name: name.replace("ratio", "ratios", 1).capitalize() for name in _RATIOS.values()}
 _Z = INTERVAL_95["gaussian"]
 
 
@@ -204,17 +205,18 @@ def displays_of(model: _Model, results: Results, target: str) -> tuple[Display, 
             text = REFERENCE
         elif np.isnan(cell.value):
             text = NOT_KNOWN
-        shown.append(text)
         of_ratio = [] if ratio is None else [text]
         if ratio and isinstance(text, Estimate):
-            of_ratio = [text.mapped(power_of)]
+            of_ratio = [replace(text.mapped(power_of), null=1.0)]
+        shown.append(of_ratio[0] if ratio else text)
         rows.append((name, text, *of_ratio))
     if NOT_KNOWN in shown:
         note += UNKNOWN
     if "residual_std" in results:
         rows.append(("residual deviation", number_of(results, "residual_std")))
     heads = ("column", "coefficient", *([ratio] if ratio else []))
-    bars = bars_of("Coefficients", model.names[:-1], shown[:-1], note)
+    title = _PICTURES[ratio] if ratio else "Coefficients"
+    bars = bars_of(title, model.names[:-1], shown[:-1])
     return (Table(f"Coefficients for {target!r}", heads, tuple(rows), note), bars)
 
 

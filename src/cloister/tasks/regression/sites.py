@@ -36,9 +36,9 @@ from typing import Protocol
 import numpy as np
 
 from cloister.core.arrays import Floats, Results
-from cloister.core.display import NOT_KNOWN, Display, Estimate, Table
+from cloister.core.display import NOT_KNOWN, Display, Estimate, Table, between
 from cloister.protocol.task import INTERVAL_95, Block, Rows
-from cloister.tasks.interval_tables import bars_of, number_of
+from cloister.tasks.interval_tables import LINES, bars_of, number_of
 from cloister.tasks.population import sampled
 from cloister.tasks.regression.engine import BITS, Solution, ball, lengths, matrix_of
 from cloister.tasks.regression.newton import Fitted
@@ -51,8 +51,8 @@ _RESIDUAL, _SQUARE, _ROW = 0.6, 0.1, 0.3  # parts of the squared norm of the loo
 _SEEN = 4.0  # deviations of noise, above which a silo is seen
 _Z = INTERVAL_95["gaussian"]
 _FOREST = (
-    "Thick lines are 95 % confidence intervals of the noise, thin ones include sampling. The last "
-    "point is the mean of silos of which these are a sample."
+    f"{LINES} The last point is the mean of silos of which these are a sample, by restricted "
+    "maximum likelihood; its interval is by Student's t and covers all errors together."
 )
 _SPREAD = (
     "tau is the standard deviation between silos, I2 its share in the variance of an estimate from "
@@ -363,16 +363,15 @@ def displays_of(model: _Model, results: Results) -> Iterator[Display]:
         return
     columns = [column for column in effects_of(model) if column]
     for i, column in enumerate(columns):
+        value, low, high = number_of(results, "site_mean", i).numbers
         cells = [
             *Estimate.of(results, "site_effect")[i].cells(),
             # Its interval has all errors: there is none of the noise alone.
-            number_of(results, "site_mean", i),
+            between(value, nan, nan, population=(low, high)),
         ]
         title = f"Effect of {column} by site"
         bars = bars_of(title, (*model.sites, "mean of silos"), cells, _FOREST, "coefficient")
-        ends = [cell.of_population for cell in cells]
-        wide = (np.array([cell.low for cell in ends]), np.array([cell.high for cell in ends]))
-        yield replace(bars, points=True, estimate=replace(bars.estimate, population=wide))
+        yield replace(bars, points=True)
     if "mixed_coef" in results:
         left = tuple(f"site={silo}" for silo in model.sites)
         names = [name for name in model.names if name not in left]
