@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from cloister.core.errors import DataError, DataLossWarning, PlanError
-from cloister.data.reading import ReadingReport
+from cloister.data.reading import ColumnReading, ReadingReport, capital
 
 MAX_LOSS = 0.05
 """Share of the rows of a source that may be excluded unless the owner accepts more."""
@@ -90,6 +90,27 @@ def is_above(report: ReadingReport, max_loss: float | None = None) -> bool:
     return report.row_share > limit or report.item_share > max(limit, MAX_UNKNOWN_ITEMS)
 
 
+def unread(report: ReadingReport, roles: Collection[str] = ()) -> Iterator[str]:
+    """Yield sentences on words without a meaning, or with the wrong one, in columns of a job.
+
+    They would bias an answer, so the console needs a meaning for them even where a user accepts
+    lost rows. It also needs a row for each value of the columns in `roles`.
+    """
+    for column in report.columns:
+        if not column.needed:
+            continue
+        if column.doubt and column.doubt.inverts:
+            yield f"{capital(column.doubt.sentence)}."
+        elif column.lost_values and (column.cause or column.name in roles):
+            yield lost_values(report, column)
+
+
+def lost_values(report: ReadingReport, column: ColumnReading) -> str:
+    """Return the sentence on values of a column all rows of which are lost."""
+    values = ", ".join(repr(value[:40]) for value in column.lost_values)
+    return f"All rows of {report.source} with {column.name!r} = {values} are left out."
+
+
 def refuse_loss(
     reports: Iterable[ReadingReport],
     roles: Collection[str] = (),
@@ -139,8 +160,7 @@ def _problems(
         yield f"All rows of {report.source} are left out."
         return
     for column in with_losses:
-        values = ", ".join(repr(value[:40]) for value in column.lost_values)
-        yield f"All rows of {report.source} with {column.name!r} = {values} are left out."
+        yield lost_values(report, column)
 
 
 def _advice(reports: Sequence[ReadingReport], max_loss: float | None) -> str:
