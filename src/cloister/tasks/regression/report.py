@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -157,10 +158,6 @@ class _Model(Protocol):
         """Name of the family."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of coefficients, the intercept last."""
-
-    @property
     def sandwich(self) -> bool:
         """True if population intervals are valid for any variance."""
 
@@ -170,13 +167,15 @@ def _cells(results: Results) -> list[Estimate]:
     return [cell for one in of for cell in one.cells()]
 
 
-def displays_of(model: _Model, results: Results, target: str) -> tuple[Display, ...]:
-    """Return a table and a picture of the coefficients."""
+def displays_of(
+    model: _Model, results: Results, target: str, names: Sequence[str]
+) -> tuple[Display, ...]:
+    """Return a table and a picture of the coefficients, the intercept last."""
     note = NOTE.format(valid="" if model.sandwich else ", if the model is true")
     ratio, rows = _RATIOS.get(model.family), []
     references, cells = np.append(results["reference"], 0.0), _cells(results)
     shown: list[Estimate | str] = []
-    for name, reference, cell in zip(model.names, references, cells, strict=True):
+    for name, reference, cell in zip(names, references, cells, strict=True):
         text: Estimate | str = cell
         if reference:
             text = REFERENCE
@@ -192,15 +191,15 @@ def displays_of(model: _Model, results: Results, target: str) -> tuple[Display, 
     if "residual_std" in results:
         rows.append(("residual deviation", number_of(results, "residual_std")))
     heads = ("column", "coefficient", *([ratio] if ratio else []))
-    bars = bars_of("Coefficients", model.names[:-1], shown[:-1], note)
+    bars = bars_of("Coefficients", names[:-1], shown[:-1], note)
     return (Table(f"Coefficients for {target!r}", heads, tuple(rows), note), bars)
 
 
-def summary_of(model: _Model, results: Results, target: str) -> Summary:
+def summary_of(model: _Model, results: Results, target: str, names: Sequence[str]) -> Summary:
     """Summarise the clearest effects on the target."""
     effects = [
         (name, cell)
-        for name, cell in zip(model.names[:-1], _cells(results)[:-1], strict=True)
+        for name, cell in zip(names[:-1], _cells(results)[:-1], strict=True)
         if np.isfinite(cell.value) and cell.low < cell.high
     ]
     return effects_summary(
