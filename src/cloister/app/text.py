@@ -353,8 +353,12 @@ def as_table(display: Display) -> Table:
             x, y = display.axes
             sizes = [] if display.sizes is None else [float(size) for size in display.sizes]
             points: tuple[tuple[str | float, ...], ...] = tuple(
-                (name, float(a), float(b), *sizes[i : i + 1])
-                for i, (name, (a, b)) in enumerate(zip(display.names, display.points, strict=True))
+                (
+                    name,
+                    *(day(x) if k in display.dates else float(x) for k, x in enumerate(point)),
+                    *sizes[i : i + 1],
+                )
+                for i, (name, point) in enumerate(zip(display.names, display.points, strict=True))
             )
             headings = ("", x or "x", y or "y", *(["size"] if sizes else []))
             return Table(display.title, headings, points, display.note)

@@ -45,7 +45,7 @@ from cloister.tasks.clustering.estimation import (
     can_determine,
 )
 from cloister.tasks.clustering.lloyd_kernel import finest_exact
-from cloister.tasks.options import Clusters, PublicSeed, build_task, epsilon_for
+from cloister.tasks.options import Clusters, Dates, PublicSeed, build_task, epsilon_for
 
 if TYPE_CHECKING:
     from cloister.protocol.plan import Plan
@@ -106,6 +106,7 @@ class Auto(Clustering, Gaussian):
     mu: Positive
     frac_bits: int = 16
     public_seed: int = 0
+    dates: Dates = ()
 
     def __post_init__(self) -> None:
         check_numbers(self.n_clusters, self.n_features, self.mu, self.frac_bits)

@@ -57,7 +57,7 @@ from cloister.tasks.clustering.fixed_point import MOST_COORDINATES
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.lloyd_kernel import check_exact, nearest_centres, sum_near_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
-from cloister.tasks.options import Clusters, Noise, PublicSeed, build_task, require_budget
+from cloister.tasks.options import Clusters, Dates, Noise, PublicSeed, build_task, require_budget
 
 _LOOK, _SUMS = 0.03, (0.12, 0.20)  # shares of the budget of each look, and of sums
 _ESTIMATION_ROUNDS = 2 * len(_SUMS)
@@ -161,6 +161,7 @@ class _LloydLoop(Clustering, ABC):
     post: Post = "truncate"
     public_seed: int = 0
     relocate_empty: bool = False
+    dates: Dates = ()
 
     def __post_init__(self) -> None:
         reach = MAX_CENTRE_NORM if self.post == "none" else 1

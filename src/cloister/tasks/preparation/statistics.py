@@ -28,8 +28,8 @@ from cloister.protocol.task import (
 from cloister.tasks import interval_tables, moments
 from cloister.tasks.clipped import chunks
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import Keep, build_task
-from cloister.tasks.preparation.quantiles import Dates, Used, check_used, numbers_but
+from cloister.tasks.options import Dates, Keep, build_task
+from cloister.tasks.preparation.quantiles import Used, check_used, numbers_but
 from cloister.tasks.scores import mean_interval, middle_of, ratio
 
 

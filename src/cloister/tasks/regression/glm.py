@@ -28,7 +28,7 @@ from cloister.protocol.rows import summed
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
 from cloister.tasks.columns import columns_of, in_cache, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import Target, build_task, noise_multiplier_for
+from cloister.tasks.options import Dates, Target, build_task, noise_multiplier_for
 from cloister.tasks.regression import report, sites
 from cloister.tasks.regression.design import PLACES, Term, term_of
 from cloister.tasks.regression.expressions import names_in
@@ -38,7 +38,12 @@ from cloister.tasks.regression.formula import Formula, design_of
 from cloister.tasks.regression.formula import Term as FormulaTerm
 from cloister.tasks.regression.rounds import CURVATURE_SHARE, ROUNDS, SHARES, Known, Model
 from cloister.tasks.state import decode_state, encode_state
-from cloister.tasks.supervised.contrasts import Reference, check_references, chosen_references
+from cloister.tasks.supervised.contrasts import (
+    Reference,
+    check_references,
+    chosen_references,
+    of_dates,
+)
 from cloister.tasks.supervised.target import Features, check_columns
 
 _MOST_WIDTH = 61
@@ -159,6 +164,7 @@ class GeneralizedLinear(Gaussian):
     here: str = ""
     silos: tuple[str, ...] = ()
     frac_bits: int = 16
+    dates: Dates = ()
 
     later: ClassVar[tuple[str, ...]] = ("formula", "columns", "here", "silos")
 
@@ -467,11 +473,13 @@ class GeneralizedLinear(Gaussian):
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
     ) -> Summary:
         """Summarise the clearest effects on the target."""
-        return report.summary_of(self, results, columns[self.target])
+        names = of_dates(self.names, columns, self.dates)
+        return report.summary_of(self, results, columns[self.target], names)
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of them per half box."""
-        coefficients = report.displays_of(self, results, columns[self.target])
+        names = of_dates(self.names, columns, self.dates)
+        coefficients = report.displays_of(self, results, columns[self.target], names)
         return (*coefficients, *sites.displays_of(self, results))
 
 

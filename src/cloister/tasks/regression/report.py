@@ -180,10 +180,6 @@ class _Model(Protocol):
         """Name of the family."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of coefficients, the intercept last."""
-
-    @property
     def sandwich(self) -> bool:
         """True if population intervals are valid for any variance."""
 
@@ -193,13 +189,15 @@ def _cells(results: Results) -> list[Estimate]:
     return [cell for one in of for cell in one.cells()]
 
 
-def displays_of(model: _Model, results: Results, target: str) -> tuple[Display, ...]:
-    """Return a table and a picture of the coefficients."""
+def displays_of(
+    model: _Model, results: Results, target: str, names: Sequence[str]
+) -> tuple[Display, ...]:
+    """Return a table and a picture of the coefficients, the intercept last."""
     note = NOTE.format(valid="" if model.sandwich else ", if the model is true")
     ratio, rows = _RATIOS.get(model.family), []
     references, cells = np.append(results["reference"], 0.0), _cells(results)
     shown: list[Estimate | str] = []
-    for name, reference, cell in zip(model.names, references, cells, strict=True):
+    for name, reference, cell in zip(names, references, cells, strict=True):
         text: Estimate | str = cell
         if reference:
             text = REFERENCE
@@ -216,15 +214,15 @@ def displays_of(model: _Model, results: Results, target: str) -> tuple[Display, 
         rows.append(("residual deviation", number_of(results, "residual_std")))
     heads = ("column", "coefficient", *([ratio] if ratio else []))
     title = _PICTURES[ratio] if ratio else "Coefficients"
-    bars = bars_of(title, model.names[:-1], shown[:-1])
+    bars = bars_of(title, names[:-1], shown[:-1])
     return (Table(f"Coefficients for {target!r}", heads, tuple(rows), note), bars)
 
 
-def summary_of(model: _Model, results: Results, target: str) -> Summary:
+def summary_of(model: _Model, results: Results, target: str, names: Sequence[str]) -> Summary:
     """Summarise the clearest effects on the target."""
     effects = [
         (name, cell)
-        for name, cell in zip(model.names[:-1], _cells(results)[:-1], strict=True)
+        for name, cell in zip(names[:-1], _cells(results)[:-1], strict=True)
         if np.isfinite(cell.value) and cell.low < cell.high
     ]
     found = effects_summary(
@@ -234,7 +232,7 @@ def summary_of(model: _Model, results: Results, target: str) -> Summary:
         nothing=f"No effect on {target} is shown.",
         ratios=model.family in _RATIOS,
     )
-    return replace(found, remarks=(*found.remarks, *_of_sites(model.names, results)))
+    return replace(found, remarks=(*found.remarks, *_of_sites(names, results)))
 
 
 def _of_sites(names: Sequence[str], results: Results) -> Iterator[str]:
