@@ -94,6 +94,8 @@ class Auto(Clustering, Gaussian):
     """
 
     name: ClassVar[str] = "auto"
+    later: ClassVar[frozenset[str]] = frozenset({"dates"})
+    """Fields that older plans lack; plans leave them out at their defaults."""
 
     @declared
     class Options:

@@ -138,6 +138,8 @@ class _LloydLoop(Clustering, ABC):
     """
 
     name: ClassVar[str]
+    later: ClassVar[frozenset[str]] = frozenset({"dates"})
+    """Fields that older plans lack; plans leave them out at their defaults."""
     private: ClassVar[bool] = True
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism]
@@ -423,7 +425,7 @@ class FastLloyd(_LloydLoop):
     """
 
     name: ClassVar[str] = "fastlloyd"
-    later: ClassVar[frozenset[str]] = frozenset({"estimate"})
+    later: ClassVar[frozenset[str]] = frozenset({"estimate", "dates"})
     """Fields that older plans lack; plans leave them out at their defaults."""
 
     @declared

@@ -73,6 +73,8 @@ class SelectK(Clustering, Gaussian):
     """
 
     name: ClassVar[str] = "selectk"
+    later: ClassVar[frozenset[str]] = frozenset({"dates"})
+    """Fields that older plans lack; plans leave them out at their defaults."""
 
     @declared
     class Options:

@@ -166,7 +166,7 @@ class GeneralizedLinear(Gaussian):
     frac_bits: int = 16
     dates: Dates = ()
 
-    later: ClassVar[tuple[str, ...]] = ("formula", "columns", "here", "silos")
+    later: ClassVar[tuple[str, ...]] = ("formula", "columns", "here", "silos", "dates")
 
     def __post_init__(self) -> None:
         columns = {"levels": self.levels, "low": self.low, "high": self.high}

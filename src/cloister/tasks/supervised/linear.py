@@ -152,6 +152,8 @@ class Linear(Gaussian):
     """
 
     name: ClassVar[str] = "linear"
+    later: ClassVar[frozenset[str]] = frozenset({"dates"})
+    """Fields that older plans lack; plans leave them out at their defaults."""
     has_effects: ClassVar[bool] = True
     rounds: ClassVar[int] = 6
 

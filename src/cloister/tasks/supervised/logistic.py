@@ -167,6 +167,8 @@ class Logistic(Gaussian):
     """
 
     name: ClassVar[str] = "logistic"
+    later: ClassVar[frozenset[str]] = frozenset({"dates"})
+    """Fields that older plans lack; plans leave them out at their defaults."""
     has_effects: ClassVar[bool] = True
 
     example: ClassVar[Example] = Example(MIXED, {"target": "smokes"})

@@ -120,6 +120,8 @@ class NaiveBayes(Gaussian):
     """
 
     name: ClassVar[str] = "naive-bayes"
+    later: ClassVar[frozenset[str]] = frozenset({"dates"})
+    """Fields that older plans lack; plans leave them out at their defaults."""
     rounds: ClassVar[int] = 1
     ranges: ClassVar[Ranges] = {"class_prior": SHARE, "cells": SHARE}
 
