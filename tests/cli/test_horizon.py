@@ -70,6 +70,13 @@ def test_a_horizon_from_its_opening_to_its_end(capsys: Said) -> None:
     assert main(["budget", "verify", "ledger.db"]) == 0
 
 
+def test_opening_says_what_returning_persons_cost(capsys: Said) -> None:
+    assert open_horizon("--max-periods", "2", "--json") == 0
+    noise = json.loads(capsys.readouterr().out)["expected_noise"]
+    assert noise["so far"] < noise["recounts"]
+    assert main(["horizon", "release", "weeks", "3", "week1/north.csv", "week1/south.csv"]) == 6
+
+
 def test_a_silo_that_leaves_ends_the_horizon(capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloister.app.report.plots.can_draw", lambda: False)  # it is slow
     open_horizon("--quiet")

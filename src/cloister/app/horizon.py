@@ -218,14 +218,17 @@ class Horizon:
     def expected(self) -> dict[str, float]:
         """Return the root mean square noise of a count in records, for each of `families`.
 
-        It is that of a count to which a record adds the largest word of the task.
+        It is that of a count to which a record adds the largest word of the task. The last entry
+        is that of all records counted anew in every period, by jobs with equal shares of the
+        budget.
         """
-        block = self.plan.blocks(0)[0]
-        unit = self.scale(block) / sqrt(block.l2_squared * self.encoding.sensitivity_squared)
-        return {
-            name: unit * float(np.sqrt((self.encoding.noises(asked) ** 2).mean()))
+        block, encoding = self.plan.blocks(0)[0], self.encoding
+        unit = self.scale(block) / sqrt(block.l2_squared * encoding.sensitivity_squared)
+        found = {
+            name: unit * float(np.sqrt((encoding.noises(asked) ** 2).mean()))
             for name, asked in self.families.items()
         }
+        return found | {"recounts": unit * encoding.max_periods * sqrt(encoding.periods)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""

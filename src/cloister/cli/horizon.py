@@ -44,6 +44,7 @@ _ANSWERS = {
     "last 4": "the last 4",
     "last 13": "the last 13",
     "now": "sums that are kept",
+    "recounts": "all periods, by a job in each",
 }
 
 
@@ -120,6 +121,11 @@ def _open(args: argparse.Namespace, out: Output) -> Document:
     expected = horizon.expected()
     rows = tuple((_ANSWERS[name], value) for name, value in expected.items())
     out.table(Table("Expected noise of a count, in records", ("records of", "noise"), rows))
+    if encoding.is_independent:
+        out.paragraph(
+            "Persons return so often that each period is released by itself; fewer periods, or a "
+            "smaller --max-periods, have less noise."
+        )
     out.pairs(
         ("horizon", job.plan.run_id),
         ("periods", f"{encoding.periods}, a person in at most {encoding.max_periods}"),
