@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -260,18 +261,27 @@ class HorizonFolder:
 
     @classmethod
     def create(cls, path: Path, horizon: Horizon, schema: Schema, account: Account) -> Self:
-        """Write the folder and the states of the silos, then reserve the price."""
+        """Write the states of the silos, reserve the price, and write the horizon.
+
+        Raises
+        ------
+        PlanError
+            If the folder has a horizon.
+        """
+        if (path / _HORIZON).exists():
+            raise PlanError(f"folder {str(path)!r} has a horizon already; give a new folder.")
+        shutil.rmtree(path / _SILOS, ignore_errors=True)  # of an opening that was refused
         prepare_folder(path / _SILOS)
         made = cls(path, horizon, schema)
         # Kept, so that every period is read by the same rules.
-        write_text(path / _SCHEMA, schema.to_toml(), new=True)
+        write_text(path / _SCHEMA, schema.to_toml())
         for silo in horizon.plan.silos:
             Arrivals.create(made._state(silo), horizon.digest)
+        account.reserve(horizon.plan, None, horizon.event)
         # Last, as the folder has a horizon once it has this file.
         document = json.dumps(horizon.to_dict(), sort_keys=True, allow_nan=False)
         write_text(path / _HORIZON, document, new=True)
         sync_folder(path)
-        account.reserve(horizon.plan, None, horizon.event)
         return made
 
     @classmethod
@@ -360,8 +370,7 @@ class HorizonFolder:
             if job.job == self.horizon.plan.run_id:
                 return job
         raise LedgerError(
-            "horizon is not in this ledger; give the ledger with which it was opened, or, if "
-            "opening was interrupted, open it in a new folder."
+            "horizon is not in this ledger; give the ledger with which it was opened."
         )
 
     @contextmanager

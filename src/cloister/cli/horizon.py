@@ -109,6 +109,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _open(args: argparse.Namespace, out: Output) -> Document:
     task, options = named_task(args)
+    # Later commands find the task by its name, when its price is already spent.
+    if task.name not in installed():
+        raise PlanError(f"task {task.name!r} must be installed as a package to have a horizon.")
     job = job_of(args, task, Schema.load(args.schema), args.silos, options)
     if args.keep is None:
         encoding = Encoding.of(args.periods, args.max_periods, args.workload)
