@@ -133,7 +133,7 @@ class Encoding:
 
     @property
     def is_independent(self) -> bool:
-        """True if a release has the sum of its own period alone."""
+        """True if each release has the sum of one period."""
         return not any(any(row[:-1]) for row in self.rows)
 
     @property
