@@ -298,19 +298,24 @@ class HorizonFolder:
 
     def released(self) -> Integers:
         """Return the noisy sums of all periods so far, shape (periods, size); public."""
-        file, size = self.path / _RELEASED, self.horizon.plan.length(0)
+        words = [b64decode(text, validate=True) for text in self._written()["words"]]
+        size = self.horizon.plan.length(0)
+        return np.array([self._words(frame) for frame in words], np.int64).reshape(-1, size)
+
+    @property
+    def noise(self) -> str:
+        """The source of the noise."""
+        return str(self._written()["noise"])
+
+    def _written(self) -> dict[str, Any]:
+        """Return the document of the releases."""
+        file = self.path / _RELEASED
         if not file.is_file():
-            return np.zeros((0, size), dtype=np.int64)
-        document = read_json(file, "releases")
-        try:
-            if (document["format"], document["horizon"]) != (RELEASED, self.horizon.digest):
-                raise ValueError("another horizon")
-            words = [b64decode(text, validate=True) for text in document["words"]]
-            return np.stack([self._words(frame) for frame in words])
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"releases {str(file)!r} are not of this horizon; restore it."
-            ) from error
+            return {"noise": DiscreteNoise.label, "words": []}
+        document: dict[str, Any] = read_json(file, "releases")
+        if (document.get("format"), document.get("horizon")) != (RELEASED, self.horizon.digest):
+            raise DataError(f"releases {str(file)!r} are not of this horizon; restore it.")
+        return document
 
     def release(
         self, period: int, read: Read, ledger: Ledger, *, noise: NoiseSource | None = None
@@ -357,7 +362,7 @@ class HorizonFolder:
             for state in states.values():
                 for t in range(state.noted, done):
                     state.note(t, frames[t])
-        self._write(frames)
+        self._write(frames, DiscreteNoise.label if noise is None else noise.label)
         if done == last:
             ledger.close(job.job)
             ledger.forget_frames(job.job)
@@ -449,9 +454,15 @@ class HorizonFolder:
             raise LedgerError(f"period {t + 1} is missing in the ledger, {ENDED}.")
         return frame
 
-    def _write(self, frames: list[bytes]) -> None:
-        words = [b64encode(frame).decode() for frame in frames]
-        document = {"format": RELEASED, "horizon": self.horizon.digest, "words": words}
+    def _write(self, frames: list[bytes], label: str) -> None:
+        # One period with simulated noise makes every later answer that of a test.
+        kept = self.noise
+        document = {
+            "format": RELEASED,
+            "horizon": self.horizon.digest,
+            "noise": label if kept == DiscreteNoise.label else kept,
+            "words": [b64encode(frame).decode() for frame in frames],
+        }
         file = self.path / _RELEASED
         write_text(whole := file.with_suffix(".new"), json.dumps(document, allow_nan=False))
         os.replace(whole, file)  # a crash leaves the old file or the new one

@@ -183,7 +183,7 @@ def _show(args: argparse.Namespace, out: Output) -> Document:
     released = folder.released()
     if not len(released):
         raise DataError("horizon has no release yet; release its first period.")
-    release, shown = present_horizon(folder.horizon, released)
+    release, shown = present_horizon(folder.horizon, released, folder.noise)
     report = args.folder / "report.html"
     write_horizon_report(release, shown, report, folder.schema)
     show_presentation(shown, out)
