@@ -456,11 +456,11 @@ class HorizonFolder:
 
     def _write(self, frames: list[bytes], label: str) -> None:
         # One period with simulated noise makes every later answer that of a test.
-        kept = self.noise
+        known = self.noise
         document = {
             "format": RELEASED,
             "horizon": self.horizon.digest,
-            "noise": label if kept == DiscreteNoise.label else kept,
+            "noise": label if known == DiscreteNoise.label else known,
             "words": [b64encode(frame).decode() for frame in frames],
         }
         file = self.path / _RELEASED
