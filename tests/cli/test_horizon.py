@@ -70,6 +70,25 @@ def test_a_horizon_from_its_opening_to_its_end(capsys: Said) -> None:
     assert main(["budget", "verify", "ledger.db"]) == 0
 
 
+def test_opening_says_what_returning_persons_cost(capsys: Said) -> None:
+    assert open_horizon("--max-periods", "2", "--json") == 0
+    noise = json.loads(capsys.readouterr().out)["expected_noise"]
+    assert noise["so far"] < noise["recounts"]
+    assert main(["horizon", "release", "weeks", "3", "week1/north.csv", "week1/south.csv"]) == 6
+
+
+def test_an_opening_that_was_refused_is_repeated_in_its_folder(capsys: Said) -> None:
+    """The whole cap is spent, so that a second horizon does not fit."""
+    open_horizon("--quiet")
+    Path("weeks").rename("first")
+    assert open_horizon("--quiet") == 5
+    assert not Path("weeks/horizon.json").exists()
+    job = json.loads(Path("first/horizon.json").read_text())["plan"]["run_id"]
+    assert main(["budget", "close", "ledger.db", job]) == 0
+    assert open_horizon("--quiet") == 0
+    assert release(1, "--quiet") == 0
+
+
 def test_a_silo_that_leaves_ends_the_horizon(capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloister.app.report.plots.can_draw", lambda: False)  # it is slow
     open_horizon("--quiet")
@@ -84,7 +103,7 @@ def test_a_silo_that_leaves_ends_the_horizon(capsys: Said, monkeypatch: pytest.M
 def test_what_is_given_must_be_that_of_the_horizon(capsys: Said) -> None:
     open_horizon("--quiet")
     assert open_horizon("--quiet") == 3
-    assert "exists already" in capsys.readouterr().err
+    assert "has a horizon already" in capsys.readouterr().err
     assert release(2) == 3
     assert "period must be in [1, 1], got 2" in capsys.readouterr().err
     Path("ledger.db").rename("other.db")

@@ -73,11 +73,7 @@ class Arrivals:
 
     @classmethod
     def create(cls, path: Path, horizon: str) -> None:
-        """Make the state before the first period; raise if the file exists."""
-        if path.exists():
-            raise LedgerError(
-                f"state {str(path)!r} exists already; open a horizon in a new folder."
-            )
+        """Make the state before the first period, in a new file."""
         keep_private(path)
         with explained(f"state {str(path)!r}"):
             connection = connect(path, log=True)

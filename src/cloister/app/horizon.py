@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -218,14 +219,17 @@ class Horizon:
     def expected(self) -> dict[str, float]:
         """Return the root mean square noise of a count in records, for each of `families`.
 
-        It is that of a count to which a record adds the largest word of the task.
+        It is that of a count to which a record adds the largest word of the task. The last entry
+        is that of all records counted anew in every period, by jobs with equal shares of the
+        budget.
         """
-        block = self.plan.blocks(0)[0]
-        unit = self.scale(block) / sqrt(block.l2_squared * self.encoding.sensitivity_squared)
-        return {
-            name: unit * float(np.sqrt((self.encoding.noises(asked) ** 2).mean()))
+        block, encoding = self.plan.blocks(0)[0], self.encoding
+        unit = self.scale(block) / sqrt(block.l2_squared * encoding.sensitivity_squared)
+        found = {
+            name: unit * float(np.sqrt((encoding.noises(asked) ** 2).mean()))
             for name, asked in self.families.items()
         }
+        return found | {"recounts": unit * encoding.max_periods * sqrt(encoding.periods)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""
@@ -257,18 +261,27 @@ class HorizonFolder:
 
     @classmethod
     def create(cls, path: Path, horizon: Horizon, schema: Schema, account: Account) -> Self:
-        """Write the folder and the states of the silos, then reserve the price."""
+        """Write the states of the silos, reserve the price, and write the horizon.
+
+        Raises
+        ------
+        PlanError
+            If the folder has a horizon.
+        """
+        if (path / _HORIZON).exists():
+            raise PlanError(f"folder {str(path)!r} has a horizon already; give a new folder.")
+        shutil.rmtree(path / _SILOS, ignore_errors=True)  # of an opening that was refused
         prepare_folder(path / _SILOS)
         made = cls(path, horizon, schema)
         # Kept, so that every period is read by the same rules.
-        write_text(path / _SCHEMA, schema.to_toml(), new=True)
+        write_text(path / _SCHEMA, schema.to_toml())
         for silo in horizon.plan.silos:
             Arrivals.create(made._state(silo), horizon.digest)
+        account.reserve(horizon.plan, None, horizon.event)
         # Last, as the folder has a horizon once it has this file.
         document = json.dumps(horizon.to_dict(), sort_keys=True, allow_nan=False)
         write_text(path / _HORIZON, document, new=True)
         sync_folder(path)
-        account.reserve(horizon.plan, None, horizon.event)
         return made
 
     @classmethod
@@ -285,19 +298,24 @@ class HorizonFolder:
 
     def released(self) -> Integers:
         """Return the noisy sums of all periods so far, shape (periods, size); public."""
-        file, size = self.path / _RELEASED, self.horizon.plan.length(0)
+        words = [b64decode(text, validate=True) for text in self._written()["words"]]
+        size = self.horizon.plan.length(0)
+        return np.array([self._words(frame) for frame in words], np.int64).reshape(-1, size)
+
+    @property
+    def noise(self) -> str:
+        """The source of the noise."""
+        return str(self._written()["noise"])
+
+    def _written(self) -> dict[str, Any]:
+        """Return the document of the releases."""
+        file = self.path / _RELEASED
         if not file.is_file():
-            return np.zeros((0, size), dtype=np.int64)
-        document = read_json(file, "releases")
-        try:
-            if (document["format"], document["horizon"]) != (RELEASED, self.horizon.digest):
-                raise ValueError("another horizon")
-            words = [b64decode(text, validate=True) for text in document["words"]]
-            return np.stack([self._words(frame) for frame in words])
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"releases {str(file)!r} are not of this horizon; restore it."
-            ) from error
+            return {"noise": DiscreteNoise.label, "words": []}
+        document: dict[str, Any] = read_json(file, "releases")
+        if (document.get("format"), document.get("horizon")) != (RELEASED, self.horizon.digest):
+            raise DataError(f"releases {str(file)!r} are not of this horizon; restore it.")
+        return document
 
     def release(
         self, period: int, read: Read, ledger: Ledger, *, noise: NoiseSource | None = None
@@ -344,7 +362,7 @@ class HorizonFolder:
             for state in states.values():
                 for t in range(state.noted, done):
                     state.note(t, frames[t])
-        self._write(frames)
+        self._write(frames, DiscreteNoise.label if noise is None else noise.label)
         if done == last:
             ledger.close(job.job)
             ledger.forget_frames(job.job)
@@ -357,8 +375,7 @@ class HorizonFolder:
             if job.job == self.horizon.plan.run_id:
                 return job
         raise LedgerError(
-            "horizon is not in this ledger; give the ledger with which it was opened, or, if "
-            "opening was interrupted, open it in a new folder."
+            "horizon is not in this ledger; give the ledger with which it was opened."
         )
 
     @contextmanager
@@ -437,9 +454,15 @@ class HorizonFolder:
             raise LedgerError(f"period {t + 1} is missing in the ledger, {ENDED}.")
         return frame
 
-    def _write(self, frames: list[bytes]) -> None:
-        words = [b64encode(frame).decode() for frame in frames]
-        document = {"format": RELEASED, "horizon": self.horizon.digest, "words": words}
+    def _write(self, frames: list[bytes], label: str) -> None:
+        # One period with simulated noise makes every later answer that of a test.
+        known = self.noise
+        document = {
+            "format": RELEASED,
+            "horizon": self.horizon.digest,
+            "noise": label if known == DiscreteNoise.label else known,
+            "words": [b64encode(frame).decode() for frame in frames],
+        }
         file = self.path / _RELEASED
         write_text(whole := file.with_suffix(".new"), json.dumps(document, allow_nan=False))
         os.replace(whole, file)  # a crash leaves the old file or the new one

@@ -20,6 +20,7 @@ from cloister.core.derived import displays_of
 from cloister.core.display import Bars, Curve, Estimate, Heatmap, PValue, Table
 from cloister.data.schema import Schema
 from cloister.privacy import accounting
+from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.plan import noun_of
 
 LEVEL = 0.05
@@ -32,10 +33,16 @@ _COURSES = {
 }
 
 
-def present_horizon(horizon: Horizon, released: Integers) -> tuple[Release, Presentation]:
-    """Return the answer for all periods so far, and its presentation with the course."""
+def present_horizon(
+    horizon: Horizon, released: Integers, noise: str = DiscreteNoise.label
+) -> tuple[Release, Presentation]:
+    """Return the answer for all periods so far, and its presentation with the course.
+
+    `noise` is the source of the noise.
+    """
     first, *others = _shown(horizon)
     release, n, plan = horizon.latest(released, first), len(released), horizon.plan
+    release = replace(release, noise=noise)
     # The agreed number of records is for all periods, and the answer has those so far.
     agreed = ceil(plan.nominal_n * n / horizon.encoding.periods)
     shown = present(replace(release, plan=replace(horizon.seen(n), nominal_n=agreed)))

@@ -44,6 +44,7 @@ _ANSWERS = {
     "last 4": "the last 4",
     "last 13": "the last 13",
     "now": "sums that are kept",
+    "recounts": "all periods, by a job in each",
 }
 
 
@@ -108,6 +109,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _open(args: argparse.Namespace, out: Output) -> Document:
     task, options = named_task(args)
+    # Later commands find the task by its name, when its price is already spent.
+    if task.name not in installed():
+        raise PlanError(f"task {task.name!r} must be installed as a package to have a horizon.")
     job = job_of(args, task, Schema.load(args.schema), args.silos, options)
     if args.keep is None:
         encoding = Encoding.of(args.periods, args.max_periods, args.workload)
@@ -120,6 +124,11 @@ def _open(args: argparse.Namespace, out: Output) -> Document:
     expected = horizon.expected()
     rows = tuple((_ANSWERS[name], value) for name, value in expected.items())
     out.table(Table("Expected noise of a count, in records", ("records of", "noise"), rows))
+    if encoding.is_independent:
+        out.paragraph(
+            "Persons return so often that each period is released by itself; fewer periods, or a "
+            "smaller --max-periods, have less noise."
+        )
     out.pairs(
         ("horizon", job.plan.run_id),
         ("periods", f"{encoding.periods}, a person in at most {encoding.max_periods}"),
@@ -174,7 +183,7 @@ def _show(args: argparse.Namespace, out: Output) -> Document:
     released = folder.released()
     if not len(released):
         raise DataError("horizon has no release yet; release its first period.")
-    release, shown = present_horizon(folder.horizon, released)
+    release, shown = present_horizon(folder.horizon, released, folder.noise)
     report = args.folder / "report.html"
     write_horizon_report(release, shown, report, folder.schema)
     show_presentation(shown, out)

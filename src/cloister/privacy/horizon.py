@@ -132,6 +132,11 @@ class Encoding:
         return min(self.max_periods * int(nearest.max()), int(overlap.sum()))
 
     @property
+    def is_independent(self) -> bool:
+        """True if each release has the sum of one period."""
+        return not any(any(row[:-1]) for row in self.rows)
+
+    @property
     def gain(self) -> int:
         """Largest sum of absolute multipliers in a row: how much larger than x a release may be."""
         return int(np.abs(self.matrix).sum(axis=1).max())

@@ -27,7 +27,7 @@ from cloister.data.units import Admits
 from cloister.privacy.budget import Budget
 from cloister.privacy.horizon import Encoding, answers, kept
 from cloister.privacy.ledger import Ledger
-from cloister.privacy.noise import NoiseSource
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.progress import Progress
 from cloister.protocol.task import PublicFacts
 from cloister.tasks import TASKS, installed
@@ -148,6 +148,15 @@ def test_all_periods_have_one_price_and_end_with_nothing_kept(desk: Desk) -> Non
     assert (desk.release(4) == released).all()
     with pytest.raises(PlanError, match=r"period must be in \[1, 4\], got 5; 4 of 4"):
         desk.release(5)
+
+
+def test_a_report_of_simulated_noise_has_no_guarantee(desk: Desk) -> None:
+    desk.release(1)
+    released = desk.release(2, noise=DiscreteNoise())
+    _, shown = present_horizon(desk.folder.horizon, released, desk.folder.noise)
+    assert shown.warnings
+    _, shown = present_horizon(desk.folder.horizon, released)
+    assert not shown.warnings
 
 
 def test_a_period_is_released_once_and_in_order(desk: Desk) -> None:
