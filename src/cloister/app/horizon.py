@@ -95,6 +95,12 @@ class Horizon:
             yield "a horizon runs over files in one process; leave out profile and readers."
         if self.keep is not None and not 0 < self.keep < 1:
             yield f"keep must be between 0 and 1, got {self.keep!r}."
+        payload = getattr(plan.task, "payload", None)
+        if self.keep is not None and payload and payload(0).relative:
+            yield (
+                f"sums of {name!r} are differences to centres, which move with keep, so they do "
+                "not add up over periods; use 'glloyd'."
+            )
         for block in plan.blocks(0):
             if self.scale(block) > MAX_SCALE:
                 yield "noise of the horizon does not fit the ring; use a larger epsilon."

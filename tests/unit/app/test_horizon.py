@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -461,6 +462,23 @@ def test_a_ledger_without_the_horizon_is_refused(desk: Desk, tmp_path: Path) -> 
 def test_a_job_that_is_no_horizon_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         horizon_of(4, **options)
+
+
+@pytest.mark.parametrize("name", ["fastlloyd", "glloyd"])
+def test_centres_move_only_where_sums_do_not_depend_on_them(name: str) -> None:
+    column = Column(name="x", type="number", min=0.0, max=1.0)
+    options = {"n_clusters": 2, "rounds": 1} | ({"estimate": False} if name[0] == "f" else {})
+    still = horizon_of(
+        4,
+        task=TASKS[name],
+        options=options,
+        schema=Schema(dataset="v", unit="patient", max_rows=1, columns=(column,)),
+    )
+    if name == "glloyd":
+        assert replace(still, keep=0.8).keep == 0.8
+        return
+    with pytest.raises(PlanError, match="do not add up over periods; use 'glloyd'"):
+        replace(still, keep=0.8)
 
 
 @pytest.mark.parametrize("name", ["describe", "naive-bayes", "scorecard", "survival", "table1"])
