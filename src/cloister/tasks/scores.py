@@ -126,7 +126,7 @@ def ratio(
     if sampling is None:
         return narrow
     both = (a + b for a, b in zip(noise, sampling, strict=True))
-    wide = fieller(numerator, denominator, *both, box=box)
+    wide = fieller(numerator, denominator, *both, box=box, noise=noise[1:])
     return replace(narrow, population=wide).joined(narrow)
 
 
@@ -183,7 +183,8 @@ def mean_interval(
     size = np.maximum(counts, 0.0)
 
     def within(top: Floats | float, below: Floats | float, both: Floats | float) -> Interval:
-        return fieller(sums, counts, var_sum + top, var_count + below, both, box=BOX)
+        variances = var_sum + top, var_count + below, both
+        return fieller(sums, counts, *variances, box=BOX, noise=(var_count, 0.0))
 
     narrow, most = within(0.0, 0.0, 0.0), within(size, 0.0, 0.0)
     first, second = within(squares, counts, sums), within(squares, 0.0, sums / 2)

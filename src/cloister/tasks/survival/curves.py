@@ -45,7 +45,6 @@ _PLACES = 120  # at which the variance is computed; it is interpolated between t
 _Z = INTERVAL_95["gaussian"]
 _TINY = 1e-12
 _FOLLOWED = 4.0  # deviations of its noise that the follow-up time of a rate must exceed
-_FAR = 2.5  # deviations of noise to its least time: those that are used are rather too long
 
 
 @dataclass(frozen=True)
@@ -362,9 +361,8 @@ def rates(exits: Floats, noise: float, times: Floats) -> tuple[Estimate, Estimat
     of_both = of_noise + np.array([group.sampling for group in groups]).T
 
     def ends(variances: Floats) -> tuple[Floats, Floats]:
-        more = variances + np.outer([0.0, (_FAR / _Z) ** 2 - 1, 0.0], of_noise[1])
-        low, _ = fieller(events, time, *variances, box=(0.0, np.inf))
-        return low, fieller(events, time, *more, box=(0.0, np.inf))[1]
+        noise, box = (of_noise[1], of_noise[2]), (0.0, np.inf)
+        return fieller(events, time, *variances, box=box, noise=noise, known=_FOLLOWED)
 
     # Over a time within its noise, a rate of any size would be possible.
     known = time > np.maximum(_FOLLOWED * np.sqrt(of_noise[1]), _TINY)

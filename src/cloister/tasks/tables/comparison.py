@@ -25,9 +25,9 @@ from functools import cached_property
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats
-from cloister.core.display import Estimate
+from cloister.core.display import Estimate, Interval
 from cloister.protocol.task import INTERVAL_95
-from cloister.tasks.intervals import above_noise
+from cloister.tasks.intervals import KNOWN, above_noise, beyond_limit, fieller
 from cloister.tasks.scores import mean_interval, ratio
 from cloister.tasks.tables.inference import Tested
 
@@ -35,7 +35,8 @@ MOST_NOISE = 0.25
 """Greatest deviation of the noise of a standardised difference that is known."""
 _Z = INTERVAL_95["gaussian"]
 _PART = 4.0  # of a variance: its lower end must be at least one such part
-_FAR = 2.5  # deviations of noise to the least divisor: those that are used are rather too large
+_FAR = 2.5  # deviations of noise to the least divisor, and half of those that it must exceed
+_NOWHERE = (-np.inf, np.inf)
 _TINY = 1e-12  # a variance is never 0, so that no weight is infinite
 
 
@@ -60,6 +61,8 @@ class Groups:
         True for a group whose size is above its noise.
     means, variances : ndarray of shape (n_groups, n_columns)
     noise, sampling : Errors
+    ends : (low, high)
+        Noise intervals of the means, not cut at bounds: errors of differences have none.
     most_noise : Errors, optional
         Errors that depend on sizes alone, by which a standardised difference is known or not.
     """
@@ -70,6 +73,7 @@ class Groups:
     variances: Floats
     noise: Errors
     sampling: Errors
+    ends: Interval
     most_noise: Errors | None = None
 
     @cached_property
@@ -148,7 +152,7 @@ class Moments:
 
     def groups(self) -> Groups:
         """Return means and variances with errors of first order."""
-        known = above_noise(self.sizes, _Z * self.of_size**0.5)
+        known = above_noise(self.sizes, KNOWN * self.of_size**0.5)
         # Any divisor does for the others, whose values are masked later.
         n = np.where(known, self.sizes, 1.0)
         means, wave = self.sums / n, self.waves / n
@@ -168,14 +172,15 @@ class Moments:
         sampling = Errors(
             positive / n, 2 * positive**2 / np.maximum(n - 1, 1.0), np.zeros_like(means)
         )
-        return Groups(self.sizes, known, means, variances, noise, sampling)
+        ends = fieller(self.sums, self.sizes, self.of_sum, self.of_size, box=_NOWHERE)
+        return Groups(self.sizes, known, means, variances, noise, sampling, ends)
 
 
 def shares(counts: Floats, s: float) -> Groups:
     """Return the groups of a noisy table, groups by levels; a level is a column of 1 and 0."""
     levels = counts.shape[1]
     whole = counts.sum(axis=1, keepdims=True)
-    known = above_noise(whole, _Z * s * levels**0.5)
+    known = above_noise(whole, KNOWN * s * levels**0.5)
     n = np.where(known, whole, 1.0)
     p = counts / n
     variances, slope = p * (1 - p), 1 - 2 * p
@@ -187,33 +192,42 @@ def shares(counts: Floats, s: float) -> Groups:
     noise = errors(s**2 * (slope + levels * p**2) / n**2)
     sampling = errors(np.maximum(variances, 0.0) / n)
     rare = np.broadcast_to(s**2 / n**2, p.shape)  # of a share of 0, which no noise makes smaller
-    return Groups(whole, known, p, variances, noise, sampling, Errors(rare, rare, rare))
+    ends = fieller(counts, whole, s**2, levels * s**2, s**2, box=_NOWHERE)
+    return Groups(whole, known, p, variances, noise, sampling, ends, Errors(rare, rare, rare))
 
 
 def difference(groups: Groups, most: float) -> Estimate:
     """Return the differences of means to the first group, all within ``[-most, most]``.
 
-    The errors have first order. The population interval is Welch's, with noise in the errors of
-    the means.
+    Limits are those of a difference of independent numbers [Z08]_. The population interval is
+    Welch's, with noise in the errors of the means.
     """
     from scipy.special import stdtrit
 
     value = groups.means[1:] - groups.means[:1]
     known = groups.known[1:] & groups.known[:1]
+    # To first order, and further away where the size of a group is near its limit.
+    first = _Z * np.sqrt(groups.noise.mean)
+    below, above = (
+        np.maximum(sign * (groups.means - end), first)
+        for sign, end in zip((1, -1), groups.ends, strict=True)
+    )
+    away = np.hypot(below[1:], above[:1]), np.hypot(above[1:], below[:1])
 
-    def ends(spread: Floats) -> tuple[Floats, Floats]:
+    def ends(low: Floats, high: Floats) -> tuple[Floats, Floats]:
         return (
-            np.where(known, np.clip(value - spread, -most, most), -most),
-            np.where(known, np.clip(value + spread, -most, most), most),
+            np.where(known, np.clip(value - low, -most, most), -most),
+            np.where(known, np.clip(value + high, -most, most), most),
         )
 
-    noise = groups.noise.mean[1:] + groups.noise.mean[:1]
     total = groups.total[1:] + groups.total[:1]
     parts = groups.total[1:] ** 2 / groups.freedom[1:] + groups.total[:1] ** 2 / groups.freedom[:1]
     with np.errstate(invalid="ignore"):  # of a group that is not known
-        reach = stdtrit(total**2 / parts, 0.975) * np.sqrt(total)
-    narrow = Estimate(np.where(known, value, np.nan), *ends(_Z * np.sqrt(noise)))
-    return replace(narrow, population=ends(np.asarray(reach, dtype=np.float64))).joined(narrow)
+        quantile = np.asarray(stdtrit(total**2 / parts, 0.975), dtype=np.float64)
+    of_sample = groups.sampling.mean[1:] + groups.sampling.mean[:1]
+    reach = (np.hypot(part, quantile * np.sqrt(of_sample)) for part in away)
+    narrow = Estimate(np.where(known, value, np.nan), *ends(*away))
+    return replace(narrow, population=ends(*np.maximum(quantile * np.sqrt(total), [*reach])))
 
 
 def standardised(groups: Groups, most_noise: float = MOST_NOISE) -> Estimate:
@@ -252,24 +266,30 @@ def standardised(groups: Groups, most_noise: float = MOST_NOISE) -> Estimate:
     of_square = (groups.noise.variance[1:] + groups.noise.variance[:1]) / 4
     # Not by the variance that divides: where it seldom passes, it is too large when it does.
     likely, judged = groups.together, groups.most_noise or groups.noise
-    least = likely - _Z / 2 * np.sqrt(judged.variance[1:] + judged.variance[:1])
-    # To first order alone, a variance that is mostly noise would seem to be known.
-    known = usable & (_PART * least > likely)
-    # Of no difference: a criterion that grows with the value would leave too small ones.
-    known &= judged.mean[1:] + judged.mean[:1] <= most_noise**2 * least
+    of_likely = np.sqrt(judged.variance[1:] + judged.variance[:1]) / 2
+    # To first order alone, a variance that is mostly noise would seem to be known. And of no
+    # difference: a criterion that grows with the value would leave too small ones.
+    limit = np.maximum(likely / _PART, (judged.mean[1:] + judged.mean[:1]) / most_noise**2)
+    beyond = likely - _Z * of_likely - limit
     # A divisor within its noise would leave a value of any size.
-    margin = _FAR * np.sqrt(of_square)
-    known &= square > 2 * margin
-    least, greatest = (np.where(known, square + part, 1.0) for part in (-margin, margin))
-    # Where values are rarely known, noise has made the variances of those that are too large. The
-    # true value may then be as far from 0 as with the least variance.
+    deviation = np.sqrt(of_square)
+    known = usable & (beyond > 0) & (square > 2 * _FAR * deviation)
+    # Where values are rarely known, noise has made the divisors of those that are too large, and
+    # has moved their differences.
+    by_divisor = square / np.maximum(deviation, _TINY) - 2 * _FAR
+    above = np.minimum(by_divisor, beyond / np.maximum(of_likely, _TINY))
+    selected = beyond_limit(np.where(known, above, 1.0))
+    margin = np.maximum(selected, _FAR) * deviation
+    least = np.where(known, square - margin, 1.0)
+    greatest = np.where(known, square + _FAR * deviation, 1.0)
+    # The true value may be as far from 0 as with the least variance.
     farther = np.abs(gap) * (1 / np.sqrt(least) - 1 / np.sqrt(square))
 
     def ends(*kinds: Errors) -> tuple[Floats, Floats]:
         def reach(divisor: Floats, curved: float = 1.0) -> Floats:
             between = np.sqrt(square * divisor)
             parts = [variance(errors, between, curved) for errors in kinds]
-            return np.asarray(_Z * np.sqrt(np.sum(parts, axis=0)))
+            return np.asarray(selected * np.sqrt(np.sum(parts, axis=0)))
 
         far = np.maximum(reach(least), np.hypot(reach(least, 0.0), farther))
         far, near = (np.where(known, part, np.inf) for part in (far, reach(greatest)))

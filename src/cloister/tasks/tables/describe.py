@@ -273,9 +273,11 @@ class Describe(Gaussian):
             if labels:
                 top = max(
                     zip(labels, [next(shares) for _ in labels], strict=True),
-                    key=lambda pair: pair[1].value,
+                    key=lambda pair: np.nan_to_num(pair[1].value, nan=-1.0),
                 )
-                parts.append((f"most often {name} is {top[0]}, a share of ", top[1]))
+                known = (f"most often {name} is {top[0]}, a share of ", top[1])
+                unknown = (f"most frequent {name} not known",)
+                parts.append(unknown if np.isnan(top[1].value) else known)
             else:
                 mean = number_of(results, "mean", self.numbers.index(j))
                 parts.append((f"mean {name} ", in_days(mean, j in self.dates)))

@@ -30,7 +30,7 @@ import numpy as np
 from cloister.core.arrays import Floats
 from cloister.core.display import Estimate, Interval
 from cloister.protocol.task import INTERVAL_95
-from cloister.tasks.intervals import fieller
+from cloister.tasks.intervals import KNOWN, above_noise, fieller
 from cloister.tasks.population import Bounds
 from cloister.tasks.scores import Variances, share_of
 
@@ -243,12 +243,13 @@ def ratio_of_pairs(
         return np.maximum(found[0], least[0]), np.maximum(found[1], least[1]), found[2] + shared
 
     total = variances(both)
-    low, high = _half_line(top, below, variances(noise), walls)
+    own = variances(noise)
+    low, high = _half_line(top, below, own, own, walls)
     positive = below > 0
     value = np.where(positive, np.clip(top / np.where(positive, below, 1.0), *walls), walls[1])
     known = (low > walls[0]) | (high < walls[1])
     estimate = Estimate(np.where(known, value, np.nan), low, high)
-    found = replace(estimate, population=_half_line(top, below, total, walls)).joined(estimate)
+    found = replace(estimate, population=_half_line(top, below, total, own, walls)).joined(estimate)
     return found, _normal(top - below, total[0] + total[1] - 2 * np.asarray(total[2]))
 
 
@@ -367,15 +368,19 @@ def _of_cells(
     return ratio_of_pairs(forms, *flat, walls=walls, shared=shared)
 
 
-def _half_line(top: Floats, below: Floats, variances: Variances, walls: Bounds) -> Interval:
-    """Return the ends of Fieller's set between two bounds."""
+def _half_line(
+    top: Floats, below: Floats, variances: Variances, noise: Variances, walls: Bounds
+) -> Interval:
+    """Return the ends of Fieller's set between two bounds, from all variances and the noise's."""
     # Where the denominator is within its noise, the set of the inverse may still give a lower
     # bound.
     var_top, var_below, covariance = variances
-    low, high = fieller(top, below, var_top, var_below, covariance, box=walls)
+    low, high = fieller(top, below, var_top, var_below, covariance, box=walls, noise=noise[1:])
     box = 1 / walls[1], 1 / walls[0] if walls[0] > 0 else np.inf
-    _, last = fieller(below, top, var_below, var_top, covariance, box=box)
-    unbounded = (below <= 0) | (below**2 <= _Z**2 * np.asarray(var_below))
+    turned = noise[0], noise[2]
+    _, last = fieller(below, top, var_below, var_top, covariance, box=box, noise=turned)
+    limits = KNOWN * np.sqrt(noise[1]), _Z * np.sqrt(var_below)
+    unbounded = ~above_noise(below, np.maximum(*limits))
     better = unbounded & (last > box[0]) & (last < box[1])
     return np.where(better, 1 / np.where(better, last, 1.0), low), high
 

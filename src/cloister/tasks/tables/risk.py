@@ -36,13 +36,13 @@ from cloister.core.arrays import Flags, Floats
 from cloister.core.display import Estimate, Interval
 from cloister.core.randomness import public_generator
 from cloister.protocol.task import INTERVAL_95
-from cloister.tasks.intervals import above_noise
-from cloister.tasks.scores import share_of
+from cloister.tasks.intervals import KNOWN, above_noise
+from cloister.tasks.scores import ratio, share_of
 from cloister.tasks.tables.inference import ratio_of_pairs, relative_risk
 
 _Z = INTERVAL_95["gaussian"]
 _CLEAR = 5.0  # deviations of the noise that both columns must exceed for a distance of them
-_LOGARITHM = 2.5  # of the noise that a count must exceed; its interval then spans a factor of 8
+_LEAST = 1.2  # deviations of the noise, of a count whose logarithm is known
 _HALF = 0.5  # records: a noisy count below it is one of none
 _DRAWS, _STEPS = 1000, 8
 
@@ -56,7 +56,7 @@ def _unknown(low: float, high: float) -> Estimate:
 def clear(counts: Floats, s: float) -> Flags:
     """Return True for each noisy count that is well above its noise and above half a record."""
     # Just above the noise, the interval of a logarithm would have an end far away.
-    return above_noise(counts, max(_LOGARITHM * s, _HALF))
+    return above_noise(counts, max(KNOWN * s, _HALF))
 
 
 # Ratios of shares ---------------------------------------------------------------------------------
@@ -79,10 +79,23 @@ def weights_of_evidence(table: Floats, s: float) -> Estimate:
     Notes
     -----
     Limits are those of a difference of logarithms [ZD08]_. Those of the two shares are Fieller's,
-    and Wilson's for the population.
+    and Wilson's for the population. Lower ends of shares are those of their inverse, whose divisor
+    is the count that must be above its noise.
     """
     columns = table.T[::-1]  # the difference is to the first
-    shares = share_of(columns, columns.sum(axis=1, keepdims=True), s**2, len(table) * s**2)
+    wholes = columns.sum(axis=1, keepdims=True)
+    n, whole = np.maximum(wholes, 1.0), len(table) * s**2
+    shares = share_of(columns, wholes, s**2, whole)
+    inverse = ratio(wholes, columns, (whole, s**2, s**2), (-n, 0.0, -n / 2), (1.0, np.inf))
+    # A logarithm has no end at a count of 0. A smaller one is known in 10 % of the runs at most.
+    least = np.where(clear(columns, s), _LEAST * s / n, 0.0)
+    low, wide = (1 / end for end in (inverse.high, (inverse.population or (0, inverse.high))[1]))
+    ends = shares.population or (shares.low, shares.high)
+    shares = replace(
+        shares,
+        low=np.maximum(np.minimum(low, shares.low), least),
+        population=(np.maximum(np.minimum(wide, ends[0]), least), ends[1]),
+    )
     with np.errstate(divide="ignore"):
         logs = shares.mapped(np.log)
     values = np.where(np.isfinite(logs.values), logs.values, logs.high)
