@@ -70,13 +70,18 @@ def table(family: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plan_of(
-    family: str, epsilon: float = 2.0, columns: Any = COLUMNS, unit: str = "row", **options: Any
+    family: str,
+    epsilon: float = 2.0,
+    columns: Any = COLUMNS,
+    unit: str = "row",
+    silos: tuple[str, ...] = ("p",),
+    **options: Any,
 ) -> Plan:
     schema = Schema(dataset="toy", unit=unit, columns=(*columns, TARGETS[family]))
     return make_plan(
         GeneralizedLinear,
         schema,
-        ("p",),
+        silos,
         budget=Budget(epsilon, 1e-6),
         nominal_n=N,
         target="y",
@@ -162,7 +167,9 @@ def test_a_person_is_one_unit_and_the_sandwich_is_the_default() -> None:
 
 
 def test_all_rows_of_a_person_change_each_block_by_its_bound_at_most() -> None:
-    plan, records = of_persons()
+    _, records = of_persons()
+    persons: dict[str, Any] = {"columns": (PERSON, *COLUMNS), "unit": "person", "rows_of_unit": 8}
+    plan = plan_of("gaussian", silos=("p", "q"), by_silo=True, **persons)
     task, rng = plan.task, np.random.default_rng(0)
     states = [*hostile_states(task)][:: max(1, ROUNDS)]
     one = plan.grid.one

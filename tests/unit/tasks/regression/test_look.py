@@ -176,7 +176,7 @@ def test_noise_that_hides_the_silos_leaves_nothing_known() -> None:
 
 
 def test_an_owner_must_allow_it() -> None:
-    rules = {"tasks": ("glm",), "profiles": ("group",), "max_epsilon_per_job": 1.0}
+    rules: dict[str, Any] = {"tasks": ("glm",), "profiles": ("group",), "max_epsilon_per_job": 1.0}
     for allowed in (False, True):
         policy = Policy(PolicySettings(**rules, allow_breakdown=allowed))
         reasons = [reason for reason in policy._what(plan_of()) if "breakdown" in reason]
@@ -192,5 +192,5 @@ def test_an_estimator_looks_at_several_silos(monkeypatch: pytest.MonkeyPatch) ->
     model = DPGeneralizedLinearRegressor(epsilon=1.0, nominal_n=16_000, **about)
     assert model.fit(silos, y).site_change_[0] < -1
     alone = model.fit(np.concatenate(silos), np.concatenate(y))
-    assert alone.plan_.task.silos == ()
+    assert alone.plan_.task.silos == ()  # type: ignore[attr-defined]
     assert "site_change" not in alone.result_.results
