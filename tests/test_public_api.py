@@ -143,6 +143,7 @@ def test_the_tasks_of_the_laboratory_are_these() -> None:
         "kmeans-guarantee-dp",
         "lshtree",
         "maxcover-histogram",
+        "one-round",
         "subcluster-dp",
     ]
     for task in of_lab.values():

@@ -84,16 +84,16 @@ def test_every_record_is_in_one_cube_and_in_its_parent(seed: int, d: int, level:
     rng = np.random.default_rng(seed)
     points = rng.integers(-ONE, ONE + 1, (50, d))
     points[:2], points[2:4] = ONE, -ONE
-    numbers = it._cubes_of(points, level)
+    numbers = it._tree.cubes_of(points, level)
     assert numbers.min() >= 0
-    assert numbers.max() < it._cells(level)
+    assert numbers.max() < it._tree.cells(level)
     side = (1 << (level - 1)) + 1
-    places = np.stack(np.unravel_index(numbers, (side,) * d), axis=1) + it._first_place(level)
-    gap = np.abs(points / ONE - it._middles(places, level))
+    places = np.stack(np.unravel_index(numbers, (side,) * d), axis=1) + it._tree._first_place(level)
+    gap = np.abs(points / ONE - it._tree._middles(places, level))
     assert gap.max() <= 2.0**-level * 2
-    above = it._cubes_of(points, level + 1)
+    above = it._tree.cubes_of(points, level + 1)
     finer = np.stack(np.unravel_index(above, (2 * side - 1,) * d), axis=1)
-    assert ((finer + it._first_place(level + 1)) // 2 == places).all()
+    assert ((finer + it._tree._first_place(level + 1)) // 2 == places).all()
 
 
 def counts_of(it: Balcan, records: np.ndarray) -> np.ndarray:
@@ -103,7 +103,9 @@ def counts_of(it: Balcan, records: np.ndarray) -> np.ndarray:
 
 def test_crowded_cubes_lie_where_the_records_are_and_hold_all_of_them() -> None:
     it = task()
-    points, weights = it._crowded(counts_of(it, RECORDS), 1.0)
+    counts = counts_of(it, RECORDS)
+    crowd = it._tree.crowded(counts, 1.0)
+    points, weights = crowd.middles, crowd.weights(counts)
     assert weights.sum() == pytest.approx(4500, rel=0.05)
     heavy = points[weights > 20]
     near = np.sqrt(((heavy[:, None] - MIDDLES) ** 2).sum(axis=2)).min(axis=1)
@@ -115,16 +117,16 @@ def test_pure_noise_makes_no_cube() -> None:
     it = task()
     (block, *_) = it.blocks(0)
     noise = SimulatedNoise(3).draw("gaussian", 10, block.size).astype(float)
-    points, weights = it._crowded(noise, 10.0)
-    assert len(points) <= 2
-    assert weights.max() <= 50
+    crowd = it._tree.crowded(noise, 10.0)
+    assert len(crowd.nodes) <= 2
+    assert crowd.weights(noise).max() <= 50
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 40])
 def test_no_level_has_more_cubes_than_the_plan_allows(d: int) -> None:
     it = task(d=d, n=10**7)
-    assert it._cells(it.levels) <= MAX_CELLS
-    assert it.blocks(0)[0].size == sum(it._cells(i) for i in range(1, it.levels + 1))
+    assert it._tree.cells(it.levels) <= MAX_CELLS
+    assert it.blocks(0)[0].size == sum(it._tree.cells(i) for i in range(1, it.levels + 1))
     with pytest.raises(PlanError):
         Balcan(n_clusters=2, n_features=5, n_axes=5, levels=5)
     with pytest.raises(PlanError, match="levels"):

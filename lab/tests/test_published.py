@@ -245,9 +245,10 @@ def test_a_plan_that_names_them_is_refused(method: Any) -> None:
     assert "is not installed here" in str(code_mismatch(plan))
     with pytest.raises(LocalProtocolError, match="does not have the code"):
         Client(plan, plan.silos[0], [], GroupMask(bytes(32)))
-    del document["layout"]
+    older = {**document, "protocol": WITHOUT_LAYOUT, "publish": True}
+    del older["layout"]
     with pytest.raises(PlanError, match="task must be one of"):
-        Plan.from_dict({**document, "protocol": WITHOUT_LAYOUT}, installed())
+        Plan.from_dict(older, installed())
 
 
 # --- What they do ---------------------------------------------------------------------------------

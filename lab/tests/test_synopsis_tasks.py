@@ -31,6 +31,7 @@ from cloister_lab.tasks.feddp_init import FedDPInit
 from cloister_lab.tasks.grid_synopsis import EUGkM, Hybrid
 from cloister_lab.tasks.lsh_tree import LSHTree
 from cloister_lab.tasks.max_cover import MaxCoverHistogram
+from cloister_lab.tasks.one_round import OneRound
 from cloister_lab.tasks.subcluster import KMeansGuaranteeDP, SubClusterDP
 
 TASKS = installed()  # the laboratory's, too
@@ -51,6 +52,8 @@ KINDS: dict[str, tuple[type[Task], dict[str, Any]]] = {
     "dpem, diagonal": (DPEM, {"rounds": 2, "covariance": "diagonal"}),
     "balcan": (Balcan, {}),
     "maxcover-histogram": (MaxCoverHistogram, {}),
+    "one-round": (OneRound, {}),
+    "one-round, two levels": (OneRound, {"levels": 2}),
     "kmeans-guarantee-dp": (KMeansGuaranteeDP, {"rounds": 3}),
     "kmeans-guarantee-dp, wide": (
         KMeansGuaranteeDP,
@@ -58,6 +61,7 @@ KINDS: dict[str, tuple[type[Task], dict[str, Any]]] = {
     ),
     "subcluster-dp": (SubClusterDP, {"rounds": 4}),
     "subcluster-dp, relocated": (SubClusterDP, {"rounds": 6, "relocate_empty": True}),
+    "subcluster-dp, by size": (SubClusterDP, {"rounds": 4, "by_size": True}),
     "subcluster-dp, one part": (SubClusterDP, {"rounds": 4, "internal_k": 1, "sub_share": 0.9}),
 }
 names = pytest.mark.parametrize("name", KINDS)
@@ -193,11 +197,12 @@ def test_bounds_are_no_larger_than_what_a_corner_adds(name: str, d: int) -> None
     corner = np.full((1, d), ONE, dtype=np.int32)
     before = states(it, np.repeat(corner, 50, axis=0), 0, 0.0)
     for t in range(it.rounds):
-        (block,) = it.blocks(t)
-        added = [int(v) for v in it.contribute(t, before[t], corner)]
-        assert sum(v * v for v in added) >= 0.99 * block.l2_squared
-        if getattr(it, "mechanism", "") == "laplace":
-            assert sum(map(abs, added)) >= 0.99 * block.l1
+        added = it.contribute(t, before[t], corner)
+        for block, part in zip(it.blocks(t), cut(it, t, added), strict=True):
+            steps = [int(v) for v in part]
+            assert sum(v * v for v in steps) >= 0.99 * block.l2_squared
+            if getattr(it, "mechanism", "") == "laplace":
+                assert sum(map(abs, steps)) >= 0.99 * block.l1
 
 
 @names
@@ -207,15 +212,15 @@ def test_the_conformance_suite_for_tasks_passes(name: str) -> None:
     check_task(it, [awkward(it, seen[-1], 3)], seen[1:])
 
 
-@pytest.mark.parametrize("kind", [LSHTree, FedDPInit, DPEM, EUGkM, Balcan])
+@pytest.mark.parametrize("kind", [LSHTree, FedDPInit, DPEM, EUGkM, Balcan, OneRound])
 def test_a_task_that_understates_its_bounds_is_caught(kind: Any) -> None:
     """So that the tests above can fail."""
 
     @dataclass(frozen=True, kw_only=True)
     class Liar(kind):  # type: ignore[misc]
         def blocks(self, t: int) -> tuple[Block, ...]:
-            (block,) = super().blocks(t)
-            return (replace(block, l2_squared=block.l2_squared * 9 // 10),)
+            *others, block = super().blocks(t)
+            return (*others, replace(block, l2_squared=block.l2_squared * 9 // 10))
 
     honest = designed(kind.name)
     liar = Liar(**{field.name: getattr(honest, field.name) for field in fields(honest)})
@@ -308,13 +313,12 @@ def test_no_release_makes_a_state_that_is_not_finite_or_leaves_the_box(
     state = on_grid(it, it.start())
     rng = np.random.default_rng(0)
     for t in range(it.rounds):
-        (block,) = it.blocks(t)
-        extreme = 1 << 45
+        size, extreme = sum(block.size for block in it.blocks(t)), 1 << 45
         words = {
-            "low": np.full(block.size, -extreme),
-            "high": np.full(block.size, extreme),
-            "noise": np.rint(rng.normal(0, extreme, block.size)),
-        }.get(fill, np.full(block.size, fill if isinstance(fill, int) else 0))
+            "low": np.full(size, -extreme),
+            "high": np.full(size, extreme),
+            "noise": np.rint(rng.normal(0, extreme, size)),
+        }.get(fill, np.full(size, fill if isinstance(fill, int) else 0))
         new = it.update(t, state, released(it, t, words.astype(np.int64), 3.0))
         assert all(np.isfinite(value).all() for value in new.values())
         assert np.abs(new["centres"]).max() <= 1

@@ -443,6 +443,7 @@ def test_every_command_has_help_json_and_quiet(command: str, capsys: Said) -> No
             *("advise", "show", "export", "cap", "close", "backup", "verify", "migrate"),
             *("statements", "recover", "clock"),
         ],
+        "horizon": ["open", "release", "show"],
         "config": ["check", "init"],
         "jobs": [
             "submit",

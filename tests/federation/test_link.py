@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from cloister.cli import main
 from cloister.federation.pki import KeyFolder, local_federation
+from cloister.privacy.ledger import Ledger
 from cloister.shares.commands import link
 
 NAMES = ("registry", "bank", "retailer")
@@ -117,8 +119,14 @@ def command(keys: Mapping[str, Path], name: str) -> list[str]:
     return ["link", "run", "session.json", "--as", name, "--keys", str(keys[name]), *own, "--json"]
 
 
+def check(name: str) -> list[str]:
+    own = ["--as", name, "--settings", f"{name}.toml", "--data", DATA[name], "--json"]
+    return ["link", "check", "session.json", *own]
+
+
 def test_three_processes_answer_from_two_files(keys: Mapping[str, Path], folder: Path) -> None:
     """Each owner is a server; 180 persons are in both, six deviations of the noise are 1e-9."""
+    assert [main(check(name)) for name in DATA] == [0, 0]
     running = {
         name: subprocess.Popen(
             [sys.executable, "-m", "cloister", *command(keys, name)],
@@ -156,10 +164,19 @@ def test_a_plan_says_who_sees_what_and_what_it_costs(
     for words in (
         "cards at retailer by national_id",
         "Nobody learns who is in more than one table",
-        "epsilon 5, delta 1e-06 of your ledger",
+        "epsilon 5, delta 1e-06 of your ledger for every person of crm with at most 1 of these",
         "registry together with bank or with retailer could see all rows",
     ):
         assert words in text
+    own = "session.json --as bank"
+    data = "--settings SETTINGS --data crm=FILE"
+    assert plan["commands"]["bank"] == [
+        f"cloister link check {own} {data}",
+        f"cloister link run {own} --keys KEYS {data} --out result.json",
+    ]
+    assert plan["commands"]["registry"] == [
+        "cloister link run session.json --as registry --keys KEYS"
+    ]
     assert plan["uploads"] == 8 * (400 * 2 + 300 * 2)
     assert "needs epsilon times persons of 200" in plan["doubts"][0]
 
@@ -170,7 +187,106 @@ def test_an_owner_checks_its_file_alone(folder: Path, capsys: pytest.CaptureFixt
     asked = ["link", "check", "session.json", "--as", "bank", "--settings", "bank.toml"]
     assert main([*asked, "--data", "crm=crm.csv", "--json"]) == 0
     counts = json.loads(capsys.readouterr().out)["crm"]
-    assert counts == {"persons": 381, "places": 400, "no_key": 1, "repeated": 1, "incomplete": 0}
+    assert counts == {
+        "persons": 381,
+        "places": 400,
+        "no_key": 1,
+        "repeated": 1,
+        "beyond": 0,
+        "incomplete": 0,
+    }
+
+
+def test_a_check_that_finds_many_rows_lost_freezes_nothing(
+    folder: Path, keys: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(keys["bank"].rglob("*.checked"))
+    with Path("crm.csv").open("a") as file:
+        file.write("".join(f"{9000 + i},Gold\n" for i in range(18)))
+    asked = ["link", "check", "session.json", "--as", "bank", "--settings", "bank.toml"]
+    assert main([*asked, "--data", "crm=crm.csv", "--max-loss", "0.01"]) == 4
+    assert "18 of 398 rows are left out" in capsys.readouterr().err
+    assert set(keys["bank"].rglob("*.checked")) == before
+    assert main([*asked, "--data", "crm=crm.csv"]) == 0
+    assert len(set(keys["bank"].rglob("*.checked")) - before) == 1
+
+
+KILLED = """
+import os, signal, sys
+from cloister.cli import main
+from cloister.privacy.ledger import Ledger
+from cloister.shares.mpc import parties, sealed
+where, name = {places}[sys.argv[1]]
+write = getattr(where, name)
+def then(*given, **named):
+    write(*given, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(where, name, then)
+sys.exit(main(sys.argv[2:]))
+"""
+PLACES = """{
+    "reserved": (Ledger, "reserve"), "marked": (parties, "_use_once"),
+    "charged": (Ledger, "commit"), "closed": (Ledger, "close"), "served": (parties, "_serve"),
+}"""
+
+
+def ended(keys: Mapping[str, Path], moment: str = "") -> dict[str, tuple[int, str]]:
+    """Run all parties; return the code and the words of each. The bank dies at a moment."""
+    killed = [sys.executable, "-c", KILLED.format(places=PLACES), moment]
+    running = {
+        name: subprocess.Popen(
+            [
+                *(killed if moment and name == "bank" else [sys.executable, "-m", "cloister"]),
+                *command(keys, name),
+                *("--timeout", "10"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for name in NAMES
+    }
+    said = {name: process.communicate(timeout=180)[0] for name, process in running.items()}
+    return {name: (process.returncode, said[name]) for name, process in running.items()}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("moment", ["reserved", "marked", "charged", "closed", "served"])
+def test_a_killed_owner_ends_the_session_for_all_with_one_charge(
+    keys: Mapping[str, Path], folder: Path, moment: str
+) -> None:
+    assert [main(check(name)) for name in DATA] == [0, 0]
+    first = ended(keys, moment)
+    assert first["bank"][0] == -signal.SIGKILL
+    if moment != "served":  # then all shares of results have left, and the others are done
+        assert all(first[name][0] > 0 for name in NAMES if name != "bank"), first
+    again = ended(keys)
+    assert all(code > 0 for code, _ in again.values()), again
+    assert "used here already" in again["retailer"][1]
+    assert moment == "reserved" or "used here already" in again["bank"][1]
+    for name in DATA:
+        ledger = Ledger(f"{name}.db")
+        assert len(ledger.jobs()) == 1
+        assert 4.9 < ledger.spent(name) <= 5.0
+
+
+@pytest.mark.parametrize("how", ["not checked", "a row more", "other columns"])
+def test_a_run_takes_no_other_table_than_the_checked_one(
+    keys: Mapping[str, Path], folder: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """It is refused before anybody is dialled and before a ledger is charged."""
+    if how != "not checked":
+        assert main(check("bank")) == 0
+    if how == "a row more":
+        with Path("crm.csv").open("a") as file:
+            file.write("12,gold\n")
+    elif how == "other columns":
+        text = Path("session.json").read_text()
+        Path("session.json").write_text(text.replace('"weight": 0.5', '"weight": 0.6'))
+    assert main(command(keys, "bank")) == 3
+    said = capsys.readouterr()
+    assert "run 'cloister link check' and approve what it shows" in said.err + said.out
+    assert Ledger("bank.db").jobs() == ()
 
 
 @pytest.mark.parametrize(

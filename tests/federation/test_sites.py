@@ -1,4 +1,4 @@
-"""A model with the term site over real agents: each fills its name, and an owner may forbid it."""
+"""The hospital over real agents: as a term or looked at, and an owner may forbid both."""
 
 from __future__ import annotations
 
@@ -53,11 +53,13 @@ def plan_of(federation: LocalFederation, terms: str) -> Plan:
         fingerprints=[federation.fingerprints[silo] for silo in SILOS],
         target="y",
         formula=formula,
+        by_silo=True,
     )
 
 
+@pytest.mark.parametrize("terms", ["treated + site", "treated"], ids=["a term", "a look"])
 @pytest.mark.parametrize("forbids", [(), ("south",)], ids=["all allow", "one forbids"])
-def test_a_job_with_the_hospital(forbids: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_job_with_the_hospital(forbids: tuple[str, ...], terms: str, tmp_path: Path) -> None:
     files = tables(tmp_path)
     policies: dict[str, dict[str, Any]] = {
         silo: {"tasks": ["glm"], "allow_breakdown": silo not in forbids, "min_other_silos": 1}
@@ -73,7 +75,7 @@ def test_a_job_with_the_hospital(forbids: tuple[str, ...], tmp_path: Path) -> No
     ) as federation:
         federation.start()
         federation.wait_connected()
-        plan = plan_of(federation, "treated + site")
+        plan = plan_of(federation, terms)
         job = federation.propose(plan)
         shown = federation.wait_job(job, seconds=300)
         decisions = {said["silo"]: said["reason"] or "" for said in shown["decisions"]}
@@ -90,5 +92,6 @@ def test_a_job_with_the_hospital(forbids: tuple[str, ...], tmp_path: Path) -> No
     assert found.keys() == local.keys()
     for key, value in local.items():
         np.testing.assert_array_equal(found[key], value, err_msg=key)
-    assert found["coef"][0] == pytest.approx(-5, abs=1.0)  # seeded
-    assert "mixed_coef" in found
+    effect = found["coef"][0] + (0.0 if "site" in terms else found["site_change"][0])
+    assert effect == pytest.approx(-5, abs=1.0)  # seeded
+    assert ("mixed_coef" in found) == ("site" in terms)

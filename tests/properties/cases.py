@@ -514,8 +514,9 @@ DESIGNS |= family(
         "poisson": {"target": "visits", "family": "poisson", "exposure": "age"},
         "negative binomial": {"target": "visits", "family": "negative-binomial", "sandwich": False},
         "gamma": {"target": "age", "family": "gamma", "covariates": ("ill", "visits")},
+        "by silo": {"target": "visits", "family": "poisson", "by_silo": True},
     },
-    facts={"nominal_n": 20_000},
+    facts={"nominal_n": 20_000, "silos": ("p", "q", "r")},
 )
 
 BAYES = (AGE, VISITS, PublicColumn("calls", 0.0, 9.0), CATEGORY, BOOLEAN, ILL)

@@ -16,7 +16,7 @@ from cloister.core.arrays import GridState, Integers, Records
 from cloister.privacy.budget import Budget
 from cloister.protocol.task import Block
 from cloister.tasks.regression.glm import GeneralizedLinear
-from cloister.tasks.regression.rounds import NULL
+from cloister.tasks.regression.rounds import LAST, NULL
 from cloister.testing import check_task, toy_task
 
 CLAIM = Budget(4.0, 1e-6)
@@ -45,11 +45,24 @@ class CurvatureIsCheap(GeneralizedLinear):
         )
 
 
-def toy(kind: type[GeneralizedLinear]) -> tuple[GeneralizedLinear, GridState, Records]:
+class InTwoLayers(GeneralizedLinear):
+    """Adds each record to the layers of two silos."""
+
+    rows = None
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the sums with the first layer in the second one, too."""
+        total = super().contribute(t, state, records)
+        return total if t < LAST else np.maximum(total, self.to_silo_layer(t, "q", total))
+
+
+def toy(
+    kind: type[GeneralizedLinear], **options: object
+) -> tuple[GeneralizedLinear, GridState, Records]:
     """Return the task, a state whose cuts are short, and a record at a corner."""
     example = GeneralizedLinear.example
     given = {"n_features": 4, "columns": example.columns, "nominal_n": 5000, "budget": CLAIM}
-    task = toy_task(kind, **given, **example.options)
+    task = toy_task(kind, **given, **example.options, **options)
     state = {name: np.ones(v.shape, dtype=np.int64) for name, v in task.start().items()}
     return task, state, np.full((1, 4), 1 << 16, dtype=np.int32)
 
@@ -58,6 +71,15 @@ def test_the_laws_find_a_twin_that_adds_too_much() -> None:
     task, state, corner = toy(EachRecordTwice)
     with pytest.raises(AssertionError):
         check_task(task, [corner], [state])
+
+
+def test_the_laws_find_a_twin_that_fills_two_layers() -> None:
+    about = {"by_silo": True, "silos": ("p", "q")}
+    task, state, corner = toy(GeneralizedLinear, **about)
+    check_task(task, [corner], [state])
+    twin, _, _ = toy(InTwoLayers, **about)
+    with pytest.raises(AssertionError):
+        check_task(twin, [corner], [state])
 
 
 def test_the_kernel_leaves_out_what_is_above_a_bound() -> None:
@@ -76,6 +98,15 @@ def test_an_audit_finds_a_twin_that_adds_too_much() -> None:
 
 
 @pytest.mark.nightly
-def test_the_task_itself_passes() -> None:
-    found = audit_task(GeneralizedLinear, CLAIM, runs=100, words=200)
+def test_an_audit_finds_a_twin_that_fills_two_layers() -> None:
+    options = {**GeneralizedLinear.example.options, "by_silo": True}
+    found = audit_task(InTwoLayers, CLAIM, options=options, runs=40, words=100)
+    assert "sensitivity" in {finding.check for finding in found.findings if finding.alarms}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("by_silo", [False, True])
+def test_the_task_itself_passes(by_silo: bool) -> None:
+    options = {**GeneralizedLinear.example.options, "by_silo": by_silo}
+    found = audit_task(GeneralizedLinear, CLAIM, options=options, runs=100, words=200)
     assert not [finding for finding in found.findings if finding.alarms]

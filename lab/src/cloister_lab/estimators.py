@@ -38,8 +38,9 @@ class CuratorKMeans(CentreModel, BaseEstimator):
         clipped to them. Never take them from the records. The unit of privacy of a schema must be
         the row.
     algorithm : str
-        "maxcover" is private. "kmeans-guarantee" and "subcluster" are there to be compared with:
-        they are **not private** for any epsilon, and say so in a `PrivacyWarning`.
+        "maxcover", "gupt", "decaying" and "privgene" are private. "kmeans-guarantee", "subcluster"
+        and "sample-aggregate" are there to be compared with: they are **not private**, and say so
+        in a `PrivacyWarning`.
     nominal_n, delta, ledger, dataset, random_state, max_loss
         As of :class:`~cloister.DPKMeans`. A ledger refuses methods that are not private.
 

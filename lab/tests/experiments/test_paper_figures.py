@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from pathlib import Path
 
@@ -31,6 +32,26 @@ def test_the_area_is_over_that_of_lloyd_on_the_same_mixture() -> None:
     ratios = {row["method"]: row["ratio"] for row in fastlloyd._areas(rows)}
     # from 0.1 to 1 the area of 4 - 2 e is 3.6 - 0.99
     assert ratios == {"auto": pytest.approx(1), "sulloyd": pytest.approx(2.61 / 1.8)}
+
+
+def test_a_table_with_one_start_has_no_interval(tmp_path: Path) -> None:
+    def rows(panel: str, table: str, starts: int) -> list[TidyRow]:
+        return [
+            {
+                **{"panel": panel, "dataset": table, "n_features": 2, "n_clusters": 3},
+                **{"method": "sulloyd", "epsilon": e, "nicv": 4.0 + repeat - e, "repeat": repeat},
+            }
+            for repeat in range(starts)
+            for e in EPSILONS
+        ]
+
+    left, right = fastlloyd._PANELS
+    lone = [row for table in ("a", "b", "c") for row in rows(right, table, 1)]
+    table = fastlloyd.draw_areas([*rows(left, "twice", 2), *lone], tmp_path)[-1]
+    with table.open(encoding="utf-8") as file:
+        found = {row["panel"]: row for row in csv.DictReader(file) if row["panel"]}
+    assert float(found[left]["low"]) < 1 < float(found[left]["high"])
+    assert (found[right]["mean"], found[right]["low"], found[right]["high"]) == ("1.0", "", "")
 
 
 def test_the_gap_closed_is_part_of_the_way_from_fastlloyd_to_the_optimum() -> None:

@@ -20,6 +20,7 @@ from cloister.protocol.task import pipeline_steps
 
 if TYPE_CHECKING:
     from cloister.data import Records
+    from cloister.data.units import Admits
 
 _PACKED = (".gz", ".bz2", ".zst")
 OnRows = Callable[[int], None]
@@ -52,6 +53,7 @@ class SiloFiles:
         *,
         silos: Iterable[str] | None = None,
         counter: Callable[[str], OnRows | None] = lambda silo: None,
+        admits: Mapping[str, Admits] = {},
     ) -> dict[str, Records]:
         """Read the records of all silos, or of some `silos`.
 
@@ -61,6 +63,8 @@ class SiloFiles:
             Columns of the schema that the job uses; all by default.
         counter : function of silo name
             Returns a function that receives the number of rows read so far, or None.
+        admits : mapping of silo name to function
+            Whether the rows of a unit are read, as in `read_source`.
         """
         # Imported here: a command that reads no record does not load the readers of tables.
         from cloister.data import read_source
@@ -74,6 +78,7 @@ class SiloFiles:
                 columns=columns,
                 cache_dir=self.cache_dir,
                 on_rows=counter(silo),
+                admits=admits.get(silo),
             )
             for silo in silos or self.paths
         }

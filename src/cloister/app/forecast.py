@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from cloister.app.text import number
-from cloister.core.arrays import Results
+from cloister.core.arrays import Floats, Results
 from cloister.core.display import Table
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
@@ -41,17 +41,21 @@ def expected(plan: Plan) -> tuple[Table, ...]:
     """Return the 95 % margins of a plan's results, by column where the task declares it.
 
     The optional member `columnwise` of a task maps a forecast with one value per column to the
-    title of its table.
+    title of its table. The optional member `forecast_ranges` maps a forecast that is no more than
+    an order of magnitude to its least and largest multiple and to what decides between them.
     """
     columnwise = getattr(plan.task, "columnwise", {})
+    ranges = _ranges(plan)
     tables, others = [], []
     for name, values in forecast_of(plan).items():
-        if name in columnwise and values.shape == (len(plan.columns),):
+        if name in ranges:
+            tables.append(_range_table(plan, values, *ranges[name]))
+        elif columns := _columns_of(plan, name, values):
             # Columns have different units; only shares of their ranges can be compared.
-            shares = values / (2 * plan.grid.half_range)
+            shares = values / (2 * plan.grid.half_range[list(columns)])
             rows = tuple(
-                (column, f"± {number(float(value))}", f"± {share:.2%}")
-                for column, value, share in zip(plan.columns, values, shares, strict=True)
+                (plan.columns[j], f"± {number(float(value))}", f"± {share:.2%}")
+                for j, value, share in zip(columns, values, shares, strict=True)
             )
             tables.append(Table(columnwise[name], ("column", "in its unit", "of its range"), rows))
         else:
@@ -64,6 +68,34 @@ def expected(plan: Plan) -> tuple[Table, ...]:
     return tuple(tables)
 
 
+def _range_table(plan: Plan, values: Floats, least: float, most: float, reason: str) -> Table:
+    """Return the least and the largest expected error of each column; shape (n_columns,)."""
+    half = plan.grid.half_range
+    rows = tuple(
+        (column, f"± {number(float(low))} to ± {number(float(high))}")
+        for column, low, high in zip(
+            plan.columns,
+            np.minimum(least * values, half),
+            np.minimum(most * values, half),
+            strict=True,
+        )
+    )
+    title = f"Expected error of a centre (95 % of the noise); it depends on {reason}"
+    return Table(title, ("column", "in its unit"), rows)
+
+
+def _ranges(plan: Plan) -> Mapping[str, tuple[float, float, str]]:
+    ranges: Mapping[str, tuple[float, float, str]] = getattr(plan.task, "forecast_ranges", {})
+    return ranges
+
+
+def _columns_of(plan: Plan, name: str, values: Floats) -> tuple[int, ...]:
+    """Return the columns that a forecast has one value for each of; empty if it has others."""
+    columns = tuple(getattr(plan.task, "used", range(len(plan.columns))))
+    is_columnwise = name in getattr(plan.task, "columnwise", {})
+    return columns if is_columnwise and values.shape == (len(columns),) else ()
+
+
 def wanted_budget(
     plan_for: Callable[[Budget], Plan], delta: float, want: Mapping[str, float]
 ) -> Budget:
@@ -72,7 +104,7 @@ def wanted_budget(
     Parameters
     ----------
     plan_for : function of a budget
-    want : mapping of a forecast's name, without ``half_width``, to a 95 % half-width
+    want : mapping of a printed name of a forecast, or of a column, to a 95 % half-width
         In the units of the forecast; of a forecast with several values, the largest counts.
 
     Returns
@@ -85,8 +117,17 @@ def wanted_budget(
     PlanError
         If the task has no such forecast, or no epsilon up to 100 is enough.
     """
-    largest = Budget(_EPSILONS[-1], delta)
-    known = margins(plan_for(largest))
+    want = {name.replace(" ", "_").removeprefix("the_"): width for name, width in want.items()}
+    largest = plan_for(Budget(_EPSILONS[-1], delta))
+    known = _wanted(largest)
+    ranges = {_short(name): reason for name, (_, _, reason) in _ranges(largest).items()}
+    if ranges:  # which have a value for each column
+        ranges |= dict.fromkeys(_names_of(largest), next(iter(ranges.values())))
+    if loose := sorted(want.keys() & ranges.keys() - known.keys()):
+        raise PlanError(
+            f"want cannot name {loose[0]!r}, whose error depends on {ranges[loose[0]]}, which no "
+            f"plan knows; it can name {', '.join(known)}."
+        )
     if not want or (unknown := want.keys() - known.keys()):
         given = ", ".join(sorted(unknown)) if want else "nothing"
         offered = ", ".join(known) or "none, as this task has no forecast"
@@ -96,7 +137,7 @@ def wanted_budget(
 
     def is_enough(epsilon: float) -> bool:
         try:
-            found = margins(plan_for(Budget(epsilon, delta)))
+            found = _wanted(plan_for(Budget(epsilon, delta)))
         except PlanError:  # too little for any plan of the task
             return False
         return all(found.get(name, math.inf) <= width for name, width in want.items())
@@ -114,12 +155,35 @@ def wanted_budget(
     return Budget(_EPSILONS[at], delta)
 
 
-def margins(plan: Plan) -> dict[str, float]:
-    """Return the largest margin of error of each forecast, by its short name."""
-    return {
-        name.removesuffix("half_width").strip("_") or "result": float(np.max(values))
+def _wanted(plan: Plan) -> dict[str, float]:
+    """Return the margin of error of each forecast, and of each column that a forecast has."""
+    names, ranges = _names_of(plan), _ranges(plan)
+    by_column = {
+        names[j]: float(value)
         for name, values in forecast_of(plan).items()
+        if name not in ranges
+        for j, value in zip(_columns_of(plan, name, values), values, strict=False)
     }
+    return {**by_column, **margins(plan)}
+
+
+def _names_of(plan: Plan) -> list[str]:
+    """Return the columns as `want` names them."""
+    return [name.replace(" ", "_") for name in plan.columns]
+
+
+def margins(plan: Plan) -> dict[str, float]:
+    """Return the largest margin of error of each forecast that is closed, by its short name."""
+    ranges = _ranges(plan)
+    return {
+        _short(name): float(np.max(values))
+        for name, values in forecast_of(plan).items()
+        if name not in ranges
+    }
+
+
+def _short(name: str) -> str:
+    return name.removesuffix("half_width").strip("_") or "result"
 
 
 def plan_warnings(plan: Plan, schema: Schema, *, sized: bool = True) -> tuple[str, ...]:
@@ -158,11 +222,11 @@ def site_warnings(plan: Plan) -> tuple[str, ...]:
     """Return a warning if a model with effects is over several silos without a term for them.
 
     Such a task has the optional member `has_effects`. A treatment that sicker hospitals give more
-    often would seem to harm.
+    often would seem to harm. The result of a task with layers of silos shows whether they differ.
     """
     *_, last = pipeline_steps(plan.task)
-    sited = bool(getattr(last, "sites", ()))
-    confounded = getattr(last, "has_effects", False) and len(plan.silos) > 1 and not sited
+    seen = getattr(last, "sites", ()) or getattr(last, "silos", ())
+    confounded = getattr(last, "has_effects", False) and len(plan.silos) > 1 and not seen
     return (WITHOUT_SITE,) if confounded else ()
 
 

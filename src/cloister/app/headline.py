@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -47,9 +48,9 @@ class KeyNumber:
         low, high = self.estimate.of_population.numbers[1:3]
         if not low < high:
             return ""
-        if self.drawn:
-            return "95 %"
-        return "95 %, noise and sampling" if self.estimate.population else "95 %, privacy noise"
+        if self.estimate.population:
+            return "95 %, noise and sampling"
+        return "95 %" if self.drawn else "95 %, privacy noise"
 
 
 def key_numbers(
@@ -82,12 +83,18 @@ def _in_sentence(parts: str | tuple[Cell, ...]) -> Iterator[KeyNumber]:
         *earlier, words = words.split(". ")
         lead, colon, words = words.rpartition(": ")
         of = lead if colon else "" if earlier else of
-        words = words.strip(" ,.;")
+        words = _complete(words.strip(" ,.;"))
         # Of "age 20 to 60", the second number is the upper one.
         name = f"{name}, up to" if words == "to" else words
         if _known(part):
             yield KeyNumber(name, of.strip(), part)
         words = ""
+
+
+def _complete(words: str) -> str:
+    """Return the words before a number as a name, which ends with no "of" or "is"."""
+    words = re.sub(r",?( has)? a share of$", ", share", words)
+    return re.sub(r" (of|is|are)$", "", words)
 
 
 def _in_display(shown: Display) -> Iterator[KeyNumber]:

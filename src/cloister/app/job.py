@@ -186,7 +186,7 @@ class Job:
         return self.plan_for(budget, nominal_n)
 
     def loss_notices(self, records: SiloRecords) -> list[str]:
-        """Return a sentence for each source that has excluded rows.
+        """Return a sentence for each source that has excluded rows or many clipped values.
 
         Raises
         ------
@@ -194,7 +194,7 @@ class Job:
             If more rows are excluded than `max_loss` allows. The message quotes words of the
             files, since the caller has them.
         """
-        return loss_notices(records, self.options, self._names, self.max_loss)
+        return loss_notices(records, self.options, self._names, self.max_loss, self.task.name)
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -229,10 +229,10 @@ class Job:
         Warns
         -----
         DataLossWarning
-            For each source that has excluded rows.
+            For each source that has excluded rows, or many values outside their bounds.
         """
         # First, since a loss of rows is an error that must cost no budget.
-        watch_loss(records, self.options, self._names, self.max_loss)
+        watch_loss(records, self.options, self._names, self.max_loss, self.task.name)
         noise = noise or DiscreteNoise()
         if self.nominal_n is None and self.budget is not None:
             return self._run_after_count(records, self.budget, account, on_round, noise)

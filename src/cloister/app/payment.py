@@ -18,6 +18,7 @@ from cloister.privacy.filter import Cost, Limits, Split, cheapest_pricing
 from cloister.protocol.plan import Plan
 
 if TYPE_CHECKING:
+    from cloister.privacy.events import Event
     from cloister.privacy.ledger import Ledger
 
 LEDGER_VARIABLE = "CLOISTER_LEDGER"
@@ -43,8 +44,11 @@ class Account:
     dataset: str
     confirm_same_content: bool = False
 
-    def reserve(self, plan: Plan, content: bytes | None) -> None:
-        """Reserve the cost of a whole plan. Raises before anything is spent or sent."""
+    def reserve(self, plan: Plan, content: bytes | None, events: Event | None = None) -> None:
+        """Reserve the cost of a whole plan, or that of `events`.
+
+        It raises before anything is spent or sent.
+        """
         # Costs of rows and of persons protect different things, and cannot be added up.
         unit = self.ledger.unit(self.dataset)
         if unit != plan.unit:
@@ -56,7 +60,7 @@ class Account:
             dataset=self.dataset,
             study=plan.study,
             job=plan.run_id,
-            events=plan.events(),
+            events=events or plan.events(),
             content=content,
             confirm_same_content=self.confirm_same_content,
         )

@@ -104,7 +104,7 @@ def present(release: Release, *, comparison: Table | None = None) -> Presentatio
     return Presentation(
         title=summary.title or _title(plan),
         # The most specific sentence that the task allows.
-        result=_said(summary.result)
+        result=_marked(summary.result)
         or _model(plan)
         or _first_number(displays)
         or _first_sentence(plan.task.describe()),
@@ -129,6 +129,12 @@ def _said(parts: str | tuple[Cell, ...]) -> str:
     )
 
 
+def _marked(parts: str | tuple[Cell, ...]) -> str:
+    """Return the text, and what its intervals cover if sampling is part of them."""
+    wide = [one for one in parts if isinstance(one, Estimate) and one.population is not None]
+    return _said(parts) + " Intervals: noise and sampling." * bool(wide)
+
+
 def doubts_of(release: Release) -> tuple[str, ...]:
     """Return warnings of units with several records, of their number, and of a missing site."""
     return (*_of_units(release), *_of_size(release), *site_warnings(release.plan))
@@ -151,8 +157,10 @@ def _of_size(release: Release) -> tuple[str, ...]:
     counted, margin = found.value, found.value - found.numbers[1]
     if nominal_n / _FAR - margin <= counted <= nominal_n * _FAR + margin:
         return ()
+    # Two digits, so that the fits of a search repeat the same sentence, which Python shows once.
+    about = float(f"{max(counted, 0):.2g}")
     return (
-        f"nominal_n is {nominal_n:,}, but about {max(counted, 0):,.0f} records were counted, so "
+        f"nominal_n is {nominal_n:,}, but about {about:,.0f} records were counted, so "
         "the plan and its forecast do not fit the data; correct nominal_n for the next release, "
         "or look for records that were left out.",
     )

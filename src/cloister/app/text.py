@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +27,7 @@ from cloister.core.display import (
 )
 from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
-from cloister.privacy.events import Event, NonPrivateEvent, holds
+from cloister.privacy.events import Event, HorizonEvent, NonPrivateEvent, holds
 from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
 from cloister.protocol.plan import Plan, noun_of
 
@@ -38,6 +38,11 @@ UNCLEAR_NOTE = (
     "A question mark: the interval, of the population if there is one, holds 0, or 1 of a ratio, "
     "so there may be no effect; for a cluster: noise alone could have produced it."
 )
+BRACKETS_NOTE = (
+    "± and [ , ] are 95 % confidence intervals. Intervals marked 'noise and sampling' or "
+    "'population' also cover sampling; all others do not."
+)
+"""What an interval covers; it holds for every text, table and picture."""
 _MOST_NAMES = 30  # of columns, since a catalogue has thousands
 _POPULATION = "population 95 %"
 _HARDLY_ANY = 0.995  # least odds of an attacker at which the text calls a guarantee weak
@@ -178,8 +183,10 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
         strength += " This holds if the aggregator really added the noise, which no silo can check."
     elif result.noise not in REAL_NOISE:
         strength = f"Not at all in this run, which had no real noise. With it: {strength}"
+    if isinstance(result.spent, HorizonEvent):
+        strength += f" This is for the releases of all {result.spent.periods} periods together."
     # The plan has only the events of the task, so a difference is the count before it.
-    if result.spent != plan.events():
+    elif result.spent != plan.events():
         strength += " The noisy count of all records that was bought first is part of this."
     return (
         released,
@@ -189,9 +196,8 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
         ("What does that mean?", attacker_sentence(result.spent, result.plan.unit)),
         (
             "What is not covered?",
-            "The number after ±, or the pair in brackets, gives a value's 95 % confidence interval "
-            "(privacy noise only); it does not include the error of sampling from a population. "
-            "Differential privacy does not hide facts about people in general, in the data or not.",
+            f"{BRACKETS_NOTE} Differential privacy does not hide facts about people in general, in "
+            "the data or not.",
         ),
     )
 
@@ -268,6 +274,17 @@ def cell_text(cell: Cell) -> str:
             return number(float(cell))
 
 
+def legend_of(tables: Iterable[Table]) -> str:
+    """Return what brackets and question marks of tables mean; "" without any."""
+    texts = [cell_text(cell) for table in tables for row in table.rows for cell in row]
+    notes = []
+    if any(" ± " in text or text.endswith("]") for text in texts):
+        notes.append(BRACKETS_NOTE)
+    if any(text.endswith(UNCLEAR) for text in texts):
+        notes.append(UNCLEAR_NOTE)
+    return " ".join(notes)
+
+
 def estimate_text(cell: Estimate) -> str:
     """Return the text of a single number with its interval, and of a date as days."""
     value, low, high, *_ = cell.numbers
@@ -336,8 +353,12 @@ def as_table(display: Display) -> Table:
             x, y = display.axes
             sizes = [] if display.sizes is None else [float(size) for size in display.sizes]
             points: tuple[tuple[str | float, ...], ...] = tuple(
-                (name, float(a), float(b), *sizes[i : i + 1])
-                for i, (name, (a, b)) in enumerate(zip(display.names, display.points, strict=True))
+                (
+                    name,
+                    *(day(x) if k in display.dates else float(x) for k, x in enumerate(point)),
+                    *sizes[i : i + 1],
+                )
+                for i, (name, point) in enumerate(zip(display.names, display.points, strict=True))
             )
             headings = ("", x or "x", y or "y", *(["size"] if sizes else []))
             return Table(display.title, headings, points, display.note)

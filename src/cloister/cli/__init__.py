@@ -69,6 +69,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "evaluate": "measure the quality of a released model, on new files",
         "outliers": "release statistics that flag unusual records; flags stay local",
         "run": "run any task over files, including your own",
+        "horizon": "renew an answer as records arrive, period by period, under one budget",
     },
     "prepare": {
         "schema": "draft, validate, hash or compare the data contract",

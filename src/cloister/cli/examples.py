@@ -27,6 +27,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "outliers": (f"outliers {_FILES} {_COST} --out usual",),
     "run": (f"run {_FILES} --task my_task.py:MyTask {_COST} --out result",),
+    "horizon": (
+        "horizon open year --silos north,south --periods 52 --schema patients.toml --task tabulate "
+        "--set 'tables=[[\"sex\"]]' --epsilon 1 --nominal-n 15000 --cap-epsilon 3",
+        "horizon release year 1 week1/north.csv week1/south.csv",
+        "horizon show year",
+    ),
     "tasks": ("tasks", "tasks --json"),
     "plan": (
         "plan --schema patients.toml --columns age,bmi,systolic --k 3 --epsilon 1 "

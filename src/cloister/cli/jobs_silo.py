@@ -80,7 +80,7 @@ def _rows(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     out.pairs(*report.described())
     out.table(report.table())
     out.paragraph(OWNERS_EYES)
-    for sentence in report.sentences():
+    for sentence in (*report.sentences(), *report.clips):
         out.warn_locally(sentence)
     # No counts in the document, so that no script decides by them.
     return {"job": job.id}

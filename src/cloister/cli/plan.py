@@ -106,8 +106,11 @@ def _show(plan: Plan, out: Output) -> None:
         # Readers tend to add these numbers.
         note = "Cost of each round; costs compose, so they do not add up"
         out.table(Table(note, ("", "numbers", "epsilon of the round alone"), rows))
-    for table in expected(plan):
+    tables = expected(plan)
+    for table in tables:
         out.table(table)
+    if not tables:
+        out.say("Expected error: not known before the run.")
 
 
 def _limits(plan: Plan) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from cloister.app.present import Presentation, present
 from cloister.app.progress import warnings_to
 from cloister.app.release import Release
 from cloister.app.report.page import About, write_report
-from cloister.app.text import as_table
+from cloister.app.text import as_table, legend_of
 from cloister.app.unknown import results_with_reasons
 from cloister.cli import CHARGED
 from cloister.cli.options import files_of, job_of, payment_of
@@ -145,9 +145,16 @@ def show_displays(shown: Presentation, out: Output) -> None:
     # A matrix is wide, so it is shown only if no other display is short.
     matrices = [display for display in displays if isinstance(display, Heatmap)]
     named = {row[0] for table in displays if isinstance(table, Table) for row in table.rows}
-    for display in [display for display in displays if _is_short(display)] or matrices:
-        if not (isinstance(display, Bars) and named.issuperset(display.names)):
-            out.table(as_table(display))
+    tables = [
+        as_table(display)
+        for display in [display for display in displays if _is_short(display)] or matrices
+        if not (isinstance(display, Bars) and named.issuperset(display.names))
+    ]
+    for table in tables:
+        out.table(table)
+    if legend := legend_of(tables):
+        out.paragraph(legend)
+        out.say()
     if shown.comparison:
         out.table(shown.comparison)
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib import import_module
 from itertools import count
@@ -50,6 +50,7 @@ from cloister.data import (
     is_table,
 )
 from cloister.data.check import fitted
+from cloister.data.loss import unread
 from cloister.data.schema import Schema, read_cell, read_codebook, reading_file
 from cloister.privacy import accounting
 from cloister.privacy.ledger import Ledger
@@ -59,7 +60,6 @@ from cloister.tasks import TASKS
 _PAGES = (("/", "Files and answers"),)
 # Fields of one column.
 _CELLS = ("type", "min", "max", "categories", "format", "spellings", "absent")
-_JOINED = {"spellings": "; ", "absent": " | "}  # fields of several words, and their separator
 _HEAD = ("dataset", "unit", "max_rows", "decimal", "thousands", "encoding")  # of all columns
 _READING = "-reading"  # ending of the name of a file with the settings of each file
 _ROWS = "long"
@@ -113,23 +113,26 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         form = request.state.form
         state = _Columns.of(folder, form).with_form(form)
         try:
-            proposals = form.getlist("proposal" if "apply-all" in form else "apply")
-            for proposal in proposals:
+            for proposal in form.getlist("apply"):
                 state = state.applied(proposal)
+            for proposal in form.getlist("proposal") if "apply-all" in form else ():
+                with suppress(PlanError):  # it excludes an earlier one
+                    state = state.applied(proposal)
+            state = state.without(form.getlist("forget"))
             schema, own = state.schema(), "own-formats" in form
             # Only settings with one meaning are added without a question.
-            reports = {
-                file: fitted(file, schema) if own else (schema, (), state.check(file, schema))
-                for file in state.files
-            }
-            losses = () if AS_IS in form else _losses({f: r for f, (*_, r) in reports.items()})
-            if losses:
-                return about_columns(request, state, losses=losses, own=own)
+            reports: dict[Path, tuple[Schema, ReadingReport]] = {}
+            for file, each in state.schemas().items():
+                each, _, report = fitted(file, each) if own else (each, (), state.check(file, each))
+                reports[file] = each, report
+            losses, is_open = _losses({file: report for file, (_, report) in reports.items()})
+            if losses and (is_open or AS_IS not in form):
+                return about_columns(request, state, losses=losses, own=own, is_open=is_open)
             stem = re.sub(r"[^\w-]+", "-", schema.dataset)[:60]
             chosen = [("file", file.name) for file in state.files]
             chosen.append(("schema", _written(schema.to_toml(), folder, stem).name))
-            if own:
-                text = reading_file({file.name: each for file, (each, *_) in reports.items()})
+            if own or state.settings:
+                text = reading_file({file.name: each for file, (each, _) in reports.items()})
                 chosen.append(("reading", _written(text, folder, f"{stem}{_READING}").name))
             chosen += [("baskets", state.baskets)] if state.baskets else []
             chosen += [(AS_IS, "1")] if AS_IS in form else []
@@ -143,10 +146,12 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         problems: Sequence[str] = (),
         losses: Sequence[Loss] = (),
         own: bool = False,
+        is_open: bool = False,
     ) -> Response:
         # `said` is the name in the template.
         values = {
             "own": own,
+            "is_open": is_open,
             "said": state,
             "problems": problems,
             "losses": losses,
@@ -176,6 +181,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         return a_picture(curve(entered.errors(), entered.epsilon))
 
     previews: dict[tuple[str, str], Answer] = {}  # of a page and of its picture
+    rows_of: dict[str, list[str]] = {}  # sentences for the owner, by the name of a job
 
     def previewed(request: HttpRequest) -> tuple[FormState, Answer]:
         entered = _asked(folder, request.query_params)
@@ -213,7 +219,9 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             out in _jobs(folder) and runs.has(out, command)
         ):  # a second press of the button has no effect
             _priced(entered, _gauge(ledger, entered.schema.dataset))
-            entered.refuse_loss()  # here and not in the worker, whose log is a file
+            # Here and not in the worker, whose log is a file: counts stay in memory.
+            reports = entered.refuse_loss()
+            rows_of[out] = list(_rows_used(entered.files, reports))
             form = [pair for pair in request.query_params.multi_items() if pair[0] != "out"]
             runs.start(job, command, urlencode(form))
         return to_page(request, f"/runs/{out}")
@@ -229,6 +237,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         reported = run.name in _reports(folder)
         answer = answered(run.name) if run.state == "done" else None
         values = {"run": run, "has_report": reported, "answer": answer, "questions": QUESTIONS}
+        values["rows_used"] = rows_of.get(run.name, [])
         return shown(request, "run", 4, folder=folder, **values)
 
     def answered(name: str) -> Answer | None:
@@ -344,6 +353,8 @@ class _Columns:
         Fields of each column of the files.
     baskets : str
         Layout of market baskets, whose columns are the items of a codebook or a schema.
+    settings : mapping of str to mapping
+        The proposals that were applied, as reading settings of a file, by its name.
     """
 
     files: tuple[Path, ...]
@@ -351,6 +362,7 @@ class _Columns:
     head: Mapping[str, Any]
     columns: Mapping[str, Mapping[str, Any]]
     baskets: str = ""
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path, form: Form) -> Self:
@@ -384,23 +396,48 @@ class _Columns:
             name: {**cells, **{cell: form.get(f"{cell}-{i}", "").strip() for cell in _CELLS}}
             for i, (name, cells) in enumerate(self.columns.items())
         }
-        return replace(self, head=head, columns=columns)
+        settings: Any = _from_button(form.get("settings") or "{}")
+        if not _are_settings(settings):
+            raise PlanError(_NO_SETTING)
+        return replace(self, head=head, columns=columns, settings=settings)
 
-    def applied(self, remedy: str) -> Self:
-        """Return the description with a proposed setting: its field, column and text as JSON."""
-        try:
-            key, column, text = map(str, json.loads(remedy))
-        except (TypeError, ValueError):  # a form that this page did not make
-            raise PlanError("this button names no setting; load its page again.") from None
-        if key in _HEAD and not column:
-            return replace(self, head={**self.head, key: text})
-        if key not in _CELLS or column not in self.columns:
-            raise PlanError("this button names no setting; load its page again.")
-        cells = dict(self.columns[column])
-        if (sign := _JOINED.get(key)) and cells.get(key):  # files may have different words
-            text = sign.join(dict.fromkeys(f"{_text(cells[key])}{sign}{text}".split(sign)))
-        cells[key] = text
-        return replace(self, columns={**self.columns, column: cells})
+    def applied(self, proposal: str) -> Self:
+        """Return the description with a setting of some files: its key, column, value and files."""
+        values: Any = _from_button(proposal)
+        match values:
+            case [str(key), str(column), value, list(files)]:
+                pass
+            case _:
+                raise PlanError(_NO_SETTING)
+        settings = {name: dict(own) for name, own in self.settings.items()}
+        for name in map(str, files):
+            own = settings.setdefault(name, {})
+            if column:
+                columns = own.get("columns", {})
+                own["columns"] = {**columns, column: {**columns.get(column, {}), key: value}}
+            else:
+                own[str(key)] = value
+        changed = replace(self, settings=settings)
+        changed.schemas()  # raises for a setting that excludes another
+        return changed
+
+    def without(self, files: Iterable[str]) -> Self:
+        """Return the description without the settings of some files."""
+        gone = frozenset(files)
+        kept = {name: own for name, own in self.settings.items() if name not in gone}
+        return replace(self, settings=kept)
+
+    def schemas(self) -> dict[Path, Schema]:
+        """Return the schema for reading each file."""
+        schema = self.schema()
+        return {
+            file: schema.written_as(**_of_columns(self.settings.get(file.name, {}), schema))
+            for file in self.files
+        }
+
+    def applied_settings(self) -> list[tuple[str, str]]:
+        """Return each file with settings of its own, and their text."""
+        return [(name, _settings_text(own)) for name, own in self.settings.items()]
 
     @property
     def texts(self) -> dict[str, str]:
@@ -494,6 +531,42 @@ def _written(text: str, folder: Path, stem: str) -> Path:
     return path
 
 
+_NO_SETTING = "this button names no setting; load its page again."
+
+
+def _from_button(text: str) -> Any:
+    """Return the JSON of a form, or raise PlanError if this page did not make it."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise PlanError(_NO_SETTING) from None
+
+
+def _are_settings(values: Any) -> bool:
+    """Return True if JSON has a table of settings for each file, and one for each column there."""
+    if not isinstance(values, dict) or not all(isinstance(own, dict) for own in values.values()):
+        return False
+    columns = [own.get("columns", {}) for own in values.values()]
+    return all(
+        isinstance(one, dict) and all(isinstance(keys, dict) for keys in one.values())
+        for one in columns
+    )
+
+
+def _of_columns(own: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """Return reading settings without those of columns that the schema no longer has."""
+    columns = {k: v for k, v in own.get("columns", {}).items() if k in schema.names}
+    return {**own, "columns": columns}
+
+
+def _settings_text(own: Mapping[str, Any]) -> str:
+    """Return reading settings in terms of the page."""
+    columns = own.get("columns", {})
+    entries = [(key, "", value) for key, value in own.items() if key != "columns"]
+    entries += [(key, name, v) for name, keys in columns.items() for key, v in keys.items()]
+    return "; ".join(f"{_field(key, name)} is {_shown(value)!r}" for key, name, value in entries)
+
+
 @dataclass(frozen=True)
 class Loss:
     """A reason why rows of a file were excluded, which only its owner sees.
@@ -512,13 +585,15 @@ class Loss:
     apply: str = ""
 
 
-def _losses(reports: Mapping[Path, ReadingReport]) -> list[Loss]:
-    """Return the reasons why rows of the files are excluded; empty if few rows are.
+def _losses(reports: Mapping[Path, ReadingReport]) -> tuple[list[Loss], bool]:
+    """Return the reasons why rows of the files are excluded, none if few rows are.
 
-    Reasons with the same remedy are one, since a field of the page is for all files.
+    The second value is True if words have no meaning or the wrong one, so that an answer would be
+    biased. Reasons with the same remedy are one, and its button is for the files that need it.
     """
     losses: list[Loss] = []
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    is_open = any(True for report in reports.values() for _ in unread(report))
     for file, report in reports.items():
         if not (report.causes or report.doubts or is_above(report)):
             continue
@@ -531,34 +606,67 @@ def _losses(reports: Mapping[Path, ReadingReport]) -> list[Loss]:
             if column.cause:
                 rows = f" ({column.lost:,} rows)" if column.lost else ""
                 sentence = f"{file.name}: {column.cause}{rows}."
-                found.setdefault(_on_page(column.remedy), []).append(sentence)
+                found.setdefault(_on_page(column.remedy), {}).setdefault(file.name, []).append(
+                    sentence
+                )
             elif column.sentence:
                 losses.append(Loss(f"{file.name}: {column.sentence}"))
             if doubt := column.doubt:  # a run would stop, since only the owner knows
                 meaning = doubt.sentence.removesuffix(f": {doubt.remedy}")
-                found.setdefault(_on_page(doubt.remedy), []).append(f"{file.name}: {meaning}.")
-    for (way_out, apply), sentences in found.items():
+                found.setdefault(_on_page(doubt.remedy), {}).setdefault(file.name, []).append(
+                    f"{file.name}: {meaning}."
+                )
+            if column.constant:
+                losses.append(Loss(_constant(file.name, column.name)))
+    for (way_out, apply), of_files in found.items():
+        sentences = [sentence for several in of_files.values() for sentence in several]
         if not way_out:
             losses += map(Loss, sentences)
             continue
         n = len(sentences) - 1
         more = f" The same remedy suits {n} other column{'s' * (n > 1)} of these files." * (n > 0)
+        if apply:
+            way_out = f"{way_out[:-1]} for {', '.join(of_files)}."
+            apply = json.dumps([*json.loads(apply), list(of_files)], allow_nan=False)
         losses.append(Loss(sentences[0] + more, way_out, apply))
-    return losses
+    return losses, is_open
+
+
+def _rows_used(files: Iterable[Path], reports: Iterable[ReadingReport]) -> Iterator[str]:
+    """Yield the exact rows of each file that a job uses, for the owner alone."""
+    for file, report in zip(files, reports, strict=True):
+        yield f"{file.name}: {report.used:,} of {report.rows:,} rows are used."
+        for column in report.columns:
+            if column.needed and column.constant:
+                yield _constant(file.name, column.name)
+
+
+def _constant(file: str, column: str) -> str:
+    return f"{file}: column {column!r} has the same value in all rows."
 
 
 def _on_page(remedy: Remedy | None) -> tuple[str, str]:
-    """Return the advice of a remedy in terms of the page, and the value of its button."""
+    """Return the advice of a remedy in terms of the page, and its key, column and value as JSON."""
     if remedy is None:
         return "", ""
     column = remedy.column or ""
-    field = _FIELDS.get(remedy.key, "Other words")
-    where = f"{field!r} of {column!r}" if column else f"{field!r}"
+    where = _field(remedy.key, column)
     if not remedy.is_complete:
         return f"Fill in the field {where}.", ""
-    text = _text(remedy.value)
-    apply = json.dumps([remedy.key, column, text], allow_nan=False)
-    return f"Set the field {where} to {_SHOWN.get(text, text)!r}.", apply
+    apply = json.dumps([remedy.key, column, remedy.value], allow_nan=False)
+    return f"Set {where} to {_shown(remedy.value)!r}.", apply
+
+
+def _field(key: str, column: str) -> str:
+    """Return the name of a field of the page."""
+    name = _FIELDS.get(key, "Other words")
+    return f"{name!r} of {column!r}" if column else f"{name!r}"
+
+
+def _shown(value: Any) -> str:
+    """Return the value of a setting as on the page."""
+    text = _text(value)
+    return _SHOWN.get(text, text)
 
 
 _FIELDS = {

@@ -17,8 +17,9 @@ from cloister.app.job import Job
 from cloister.app.request import Request
 from cloister.console.guard import Form
 from cloister.core.capability import QUESTIONS, Question, Suits
-from cloister.core.errors import PlanError
-from cloister.data import check_file, refuse_loss, roles_of
+from cloister.core.errors import DataError, PlanError
+from cloister.data import ReadingReport, check_file, refuse_loss, roles_of
+from cloister.data.loss import unread
 from cloister.data.schema import Column, Schema
 from cloister.tasks import TASKS
 from cloister.tasks.options import options_of
@@ -325,14 +326,25 @@ class FormState:
         """The share of rows that may be excluded: all, if the user accepts the files as is."""
         return 1.0 if AS_IS in self.form else None
 
-    def refuse_loss(self) -> None:
-        """Raise DataError, which only the owner may see, if too many rows would be excluded."""
+    def refuse_loss(self) -> list[ReadingReport]:
+        """Return the report of each file, for its owner alone.
+
+        Raises
+        ------
+        DataError
+            If too many rows would be excluded or, whatever the user accepts, all rows of a value
+            of a target, an event or groups.
+        """
         columns = self.columns
         schemas = schemas_of(self.schema, self.files, self.reading)
         reports = [
             check_file(source_of(file, self.baskets), schemas[file], columns) for file in self.files
         ]
-        refuse_loss(reports, roles_of(self._options(), columns), self.max_loss)
+        roles = roles_of(self._options(), columns)
+        refuse_loss(reports, roles, self.max_loss)
+        if biased := [sentence for report in reports for sentence in unread(report, roles)]:
+            raise DataError(" ".join([*biased, "Correct this, or leave the column out."]))
+        return reports
 
 
 def _words(kind: Any) -> tuple[str, ...]:

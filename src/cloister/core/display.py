@@ -6,7 +6,7 @@ An estimate holds released values with the ends of their confidence intervals.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -244,6 +244,8 @@ class Heatmap:
         0 is white, and the two signs have two colours.
     absent : str
         The text in place of a value that is not a number.
+    dates : tuple of int
+        Columns whose values are dates.
     """
 
     title: str
@@ -251,6 +253,7 @@ class Heatmap:
     note: str = ""
     shade: Floats | None = None
     absent: str = NOT_KNOWN
+    dates: tuple[int, ...] = ()
 
     @property
     def headings(self) -> tuple[str, ...]:
@@ -260,7 +263,8 @@ class Heatmap:
     def numbers(self) -> Iterator[tuple[str, tuple[Estimate, ...]]]:
         """Yield the name and the numbers of each row."""
         for i, name in enumerate(self.estimate.labels[0]):
-            yield name, tuple(self.estimate[i].cells())
+            cells = enumerate(self.estimate[i].cells())
+            yield name, tuple(replace(c, unit=DATE) if j in self.dates else c for j, c in cells)
 
 
 @dataclass(frozen=True)
@@ -303,7 +307,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Labelled points in the plane with the size of each."""
+    """Labelled points in the plane with the size of each; `dates` are the axes of dates."""
 
     title: str
     names: tuple[str, ...]
@@ -311,6 +315,7 @@ class Scatter:
     sizes: Floats | None = None
     axes: tuple[str, str] = ("", "")
     note: str = ""
+    dates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@
 
     PrivacyWarning           a result that is not private, or less than a reader may expect
     AccuracyWarning          a result that is less accurate than a reader may expect
-    DataLossWarning          rows of a source are excluded; raised in the owner's process
+    DataLossWarning          rows of a source are excluded, or many values are clipped; raised in
+                             the owner's process
 
 A message is one sentence: the name, the rule, the value, the remedy. It never contains a record, a
 key or a value before noise. Only its owner sees rows counted and words of a file quoted: in a
@@ -87,4 +88,7 @@ class AccuracyWarning(UserWarning):
 
 
 class DataLossWarning(UserWarning):
-    """Some rows of a source are excluded; it counts rows and quotes words for their owner alone."""
+    """Some rows of a source are excluded, or many values of a column are clipped to its bounds.
+
+    It counts rows and quotes words for their owner alone.
+    """

@@ -39,6 +39,7 @@ class Doubt:
 
     sentence: str  # it quotes words, so it is for the owner alone
     remedy: Remedy | None = None
+    inverts: bool = False  # if a truth value would count as its opposite
 
 
 def sign_doubts(source: Any, schema: Schema) -> Mapping[str, Doubt]:

@@ -1,7 +1,8 @@
 """Limits on the rows of a source that may be excluded, at a desk and in a silo's agent.
 
-The owner of the files is informed of excluded rows before any budget is spent. Excluded rows never
-stop or change a job of a federation, because that would disclose facts about records unpaid.
+The owner of the files is informed of excluded rows and of clipped values before any budget is
+spent. They never stop or change a job of a federation, because that would disclose facts about
+records unpaid.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from cloister.core.errors import DataError, DataLossWarning, PlanError
-from cloister.data.reading import ReadingReport
+from cloister.data.reading import ColumnReading, ReadingReport, capital
 
 MAX_LOSS = 0.05
 """Share of the rows of a source that may be excluded unless the owner accepts more."""
@@ -24,6 +25,8 @@ If a long table is read as lines, half of the items are unknown, since each line
 """
 ROLES = frozenset({"target", "event", "by", "group", "truth", "over", "tables"})
 """Options of tasks that name a target, an event or groups."""
+SEARCHES = frozenset({"bounds", "discretise", "quantiles"})
+"""Tasks and steps for which bounds are only the place of a search."""
 
 
 def check_max_loss(max_loss: float | None) -> None:
@@ -87,6 +90,27 @@ def is_above(report: ReadingReport, max_loss: float | None = None) -> bool:
     return report.row_share > limit or report.item_share > max(limit, MAX_UNKNOWN_ITEMS)
 
 
+def unread(report: ReadingReport, roles: Collection[str] = ()) -> Iterator[str]:
+    """Yield sentences on words without a meaning, or with the wrong one, in columns of a job.
+
+    They would bias an answer, so the console needs a meaning for them even where a user accepts
+    lost rows. It also needs a row for each value of the columns in `roles`.
+    """
+    for column in report.columns:
+        if not column.needed:
+            continue
+        if column.doubt and column.doubt.inverts:
+            yield f"{capital(column.doubt.sentence)}."
+        elif column.lost_values and (column.cause or column.name in roles):
+            yield lost_values(report, column)
+
+
+def lost_values(report: ReadingReport, column: ColumnReading) -> str:
+    """Return the sentence on values of a column all rows of which are lost."""
+    values = ", ".join(repr(value[:40]) for value in column.lost_values)
+    return f"All rows of {report.source} with {column.name!r} = {values} are left out."
+
+
 def refuse_loss(
     reports: Iterable[ReadingReport],
     roles: Collection[str] = (),
@@ -136,8 +160,7 @@ def _problems(
         yield f"All rows of {report.source} are left out."
         return
     for column in with_losses:
-        values = ", ".join(repr(value[:40]) for value in column.lost_values)
-        yield f"All rows of {report.source} with {column.name!r} = {values} are left out."
+        yield lost_values(report, column)
 
 
 def _advice(reports: Sequence[ReadingReport], max_loss: float | None) -> str:
@@ -167,8 +190,11 @@ def loss_notices(
     options: Mapping[str, Any],
     columns: Sequence[str],
     max_loss: float | None = None,
+    task: str = "",
 ) -> list[str]:
-    """Return a sentence for each source with excluded rows, or more than 5 % unknown items.
+    """Return a sentence for each source with excluded rows, unknown items or clipped values.
+
+    More than 5 % of its items are unknown, or of the values of a column are clipped.
 
     Parameters
     ----------
@@ -180,6 +206,8 @@ def loss_notices(
         Columns of the job.
     max_loss
         As in `refuse_loss`.
+    task : str
+        Name of the task. Clipped values of one that searches for bounds are not reported.
 
     Raises
     ------
@@ -188,7 +216,11 @@ def loss_notices(
     """
     reports = reports_of(silos)
     refuse_loss(reports, roles_of(options, columns), max_loss)
-    return [notice for notice in map(loss_notice, reports) if notice]
+    notices = [notice for notice in map(loss_notice, reports) if notice]
+    steps = [entry for step in options.get("steps", ()) for entry in step]
+    if SEARCHES.isdisjoint([task, *filter(lambda entry: isinstance(entry, str), steps)]):
+        notices += [" ".join(report.clips) for report in reports if report.clips]
+    return notices
 
 
 def watch_loss(
@@ -196,9 +228,10 @@ def watch_loss(
     options: Mapping[str, Any],
     columns: Sequence[str],
     max_loss: float | None = None,
+    task: str = "",
 ) -> None:
     """Warn the owner with each sentence of :func:`loss_notices`, which has the same parameters."""
-    for notice in loss_notices(silos, options, columns, max_loss):
+    for notice in loss_notices(silos, options, columns, max_loss, task):
         warn_owner(notice)
 
 

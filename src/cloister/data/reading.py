@@ -19,7 +19,7 @@ import numpy as np
 from cloister.core.arrays import Flags, Floats, Integers
 from cloister.core.declared import declarations
 from cloister.core.display import Table
-from cloister.data.cells import Coded, shown
+from cloister.data.cells import CellType, Coded, shown
 from cloister.data.doubts import Doubt, code_doubt
 from cloister.data.encoding import ABSENT, MISSING, OUTSIDE, WRONG
 from cloister.data.remedies import Remedy
@@ -34,6 +34,7 @@ LOCAL_NOTE = "local only: exact counts of the records, not a release"
 _LOOKED_AT = 1000  # cells per column and chunk that are searched, so that a report stays cheap
 _LOOKED_BEYOND = 100  # of those out of range, which may be many in a column that is clipped
 _SHOWN_WORDS = 5
+_CLIPPED_SHARE = 0.05  # of the values of a column that may lie outside its bounds without a word
 _FOOTER_ROWS = 5  # at the end, among which a line of totals is looked for
 _FOOTER_WIDTH = 2  # columns of a table in which a row with one cell may be a record
 _YES = frozenset(
@@ -76,6 +77,7 @@ class ColumnReading:
     needed: bool = True  # by the job; a bad cell in another column excludes no row
     drops: tuple[bool, bool] = (True, True)  # rows: for an absent cell, for one out of range
     doubt: Doubt | None = None  # if its cells were read, but may mean something else
+    above: int = 0  # cells out of range that are above it
 
     @property
     def is_guess(self) -> bool:
@@ -96,7 +98,7 @@ class ColumnReading:
         """A sentence for the owner on the column; empty if it has no problem."""
         rows = f" ({self.lost:,} rows)" if self.lost else ""
         if self.cause:
-            return f"{_capital(self.cause_and_remedy)}{rows}."
+            return f"{capital(self.cause_and_remedy)}{rows}."
         if not self.lost:
             return ""
         absent, outside = self.drops
@@ -113,7 +115,8 @@ class ColumnReading:
         )
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """Return a text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
@@ -163,7 +166,28 @@ class ReadingReport:
     def doubts(self) -> tuple[str, ...]:
         """Sentences for the owner on columns that may mean something else."""
         found = [column.doubt for column in self.columns if column.needed and column.doubt]
-        return tuple(f"{_capital(doubt.sentence)}." for doubt in found)
+        return tuple(f"{capital(doubt.sentence)}." for doubt in found)
+
+    @property
+    def clips(self) -> tuple[str, ...]:
+        """Sentences for the owner on columns with many values that are clipped to their bounds."""
+        return tuple(filter(None, map(self._clip, self.columns)))
+
+    def _clip(self, column: ColumnReading) -> str:
+        present = self.rows - self.bad_lines - column.missing - column.type_errors
+        share = column.out_of_range / max(present, 1)
+        if not column.needed or column.drops[1] or share <= _CLIPPED_SHARE:
+            return ""
+        below = column.out_of_range - column.above
+        sides = [
+            f"{count / present:.1%} of its values are {side}"
+            for side, count in (("below", below), ("above", column.above))
+            if count
+        ]
+        return (
+            f"Column {column.name!r} of {self.source}: {' and '.join(sides)} its bounds and are "
+            "clipped to them; check its unit, or give wider bounds from public knowledge."
+        )
 
     @property
     def causes(self) -> tuple[str, ...]:
@@ -217,7 +241,7 @@ class ReadingReport:
     def sentences(self) -> Iterator[str]:
         """Yield sentences for the owner, the most important first."""
         if not self.rows:
-            yield _capital(f"{self.source} has no rows.")
+            yield capital(f"{self.source} has no rows.")
         if self.lost:
             yield (
                 f"{self.lost:,} of {self.rows:,} rows of {self.source} ({self.row_share:.1%}) are "
@@ -276,10 +300,15 @@ class Tally:
         self._rows = self._used = self._bad_lines = self._items = self._unknown = 0
         self._float_unit, self._layout = False, layout
         self._footer: int | None = None  # the column of a last row that has no other cell
-        self._missing, self._wrong, self._outside, self._lost = np.zeros((4, d), dtype=np.int64)
+        self._missing, self._wrong, self._outside, self._above, self._lost = np.zeros(
+            (5, d), dtype=np.int64
+        )
         self._low, self._high = np.full(d, np.inf), np.full(d, -np.inf)
         self._words: list[Counter[str]] = [Counter() for _ in range(d)]
         self._beyond: list[Counter[str]] = [Counter() for _ in range(d)]  # cells out of range
+        self._respelled: dict[str, set[str]] = {
+            column.name: set() for column in schema.columns if _is_respelled(column)
+        }
         sizes = [_n_values(column) for column in schema.columns]
         self._seen = [np.zeros(size, dtype=np.int64) for size in sizes]
         self._kept = [np.zeros(size, dtype=np.int64) for size in sizes]
@@ -299,10 +328,12 @@ class Tally:
         rows, columns, marks = judged.marked
         if len(rows):
             d = flags.shape[1]
+            outside = marks & OUTSIDE != 0
             for counts, selected in (
                 (self._missing, marks & ABSENT == MISSING),
                 (self._wrong, marks & WRONG != 0),
-                (self._outside, marks & OUTSIDE != 0),
+                (self._outside, outside),
+                (self._above, outside & (judged.steps[rows, columns] > 0)),
                 (self._lost, marks & self._rules.dropping[columns] != 0),
             ):
                 counts += np.bincount(columns[selected], minlength=d)
@@ -312,6 +343,10 @@ class Tally:
                 for j in np.unique(columns[found]).tolist():
                     at = rows[found & (columns == j)][:most]
                     words[j].update(_words_at(_column_at(raw.cells, j), at))
+        for j, column in enumerate(self._schema.columns):
+            if column.name in self._respelled:
+                at = np.arange(min(n, _LOOKED_AT))
+                self._respelled[column.name].update(_words_at(_column_at(raw.cells, j), at))
         self._count_values(judged, keep)
         self._see_footer(judged)
 
@@ -385,19 +420,56 @@ class Tally:
             needed=bool(self._rules.used[j]),
             drops=(bool(self._rules.fatal[j] & ABSENT), bool(self._rules.fatal[j] & OUTSIDE)),
             doubt=self._doubt(j, names, cause),
+            above=int(self._above[j]),
         )
 
     def _doubt(self, j: int, names: Sequence[str], cause: str | None) -> Doubt | None:
         """Return the doubt on the cells of a column that were read."""
         column = self._schema.columns[j]
         if column.type == "boolean" and "false" not in names and _are_one_and_two(self._words[j]):
-            return Doubt(str(cause))  # each 1 was read as true
+            return Doubt(str(cause), inverts=True)  # each 1 was read as true
+        if merged := _merged(column, self._respelled.get(column.name, ())):
+            one, other, value = merged
+            return Doubt(
+                f"column {column.name!r}: {one!r} and {other!r} are both read as {value}; remove "
+                "the spellings, which are for other files",
+                inverts=True,
+            )
         if self._footer == j:
             return Doubt(
                 f"column {column.name!r}: the last row of {self._label} has no other cell, as a "
                 "line of totals; remove that line"
             )
         return self._doubts.get(column.name) or code_doubt(column, self._beyond[j])
+
+
+def _is_respelled(column: Column) -> bool:
+    """Return True if the spellings of a boolean give a word the opposite of its usual meaning."""
+    return column.type == "boolean" and any(
+        usual == 1 - code for code, usual in _meanings(column, [word for word, _ in column.words])
+    )
+
+
+def _merged(column: Column, words: Iterable[str]) -> tuple[str, str, str] | None:
+    """Return two words that spellings made the same truth value, and this; None if there are none.
+
+    The first of them has its usual meaning only without the spellings.
+    """
+    found = sorted(words)
+    read = [(word, *meaning) for word, meaning in zip(found, _meanings(column, found), strict=True)]
+    for code in (0.0, 1.0):
+        changed = [word for word, now, usual in read if (now, usual) == (code, 1 - code)]
+        usual_ones = [word for word, now, usual in read if now == usual == code]
+        if changed and usual_ones:
+            return changed[0], usual_ones[0], _value_name(column, int(code))
+    return None
+
+
+def _meanings(column: Column, words: Sequence[str]) -> Iterator[tuple[float, float]]:
+    """Yield the truth value of each word with the spellings of a column, and without."""
+    plain = column.model_copy(update={"spellings": {}})
+    readings = (CellType.of(one).read(list(words)).values for one in (column, plain))
+    return zip(*(values.tolist() for values in readings), strict=True)
 
 
 def _is_float(units: Any) -> bool:
@@ -462,7 +534,10 @@ def why(
         if finding := diagnose(column, schema, words):
             text, its_remedy = finding
             return f"{head}; {text}", its_remedy
-    return f"{head} as {column.type}", None
+    is_number = column.type in ("number", "integer")
+    are_words = is_number and _most(words, r"\s*[^\W\d_].*")
+    listed = "; a schema can list words as categories, or as absent" if are_words else ""
+    return f"{head} as {column.type}{listed}", None
 
 
 Finding = tuple[str, Remedy | None]

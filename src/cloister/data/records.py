@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -44,7 +44,7 @@ from cloister.data.sources import (
     settled,
 )
 from cloister.data.text import readable
-from cloister.data.units import UnitLimit
+from cloister.data.units import Admits, UnitLimit
 from cloister.hazmat.fixedpoint import Contract
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def read_source(
     memory_limit: int = MEMORY_LIMIT,
     cache_dir: str | os.PathLike[str] | None = None,
     on_rows: Callable[[int], None] | None = None,
+    admits: Admits | None = None,
 ) -> Records:
     """Read the records of one silo by the rules of a schema.
 
@@ -161,6 +162,8 @@ def read_source(
     on_rows : function of int, optional
         Called repeatedly with the number of rows read so far, while the source is first read. It is
         an exact count, for the owner alone.
+    admits : function of str, optional
+        Whether the rows of a unit are read at all, see :class:`~cloister.data.units.UnitLimit`.
 
     Raises
     ------
@@ -183,7 +186,9 @@ def read_source(
     layout = proposed_layout(source, schema.names)
     doubts = sign_doubts(source, schema)
     tally = Tally(table.label, schema, rules, on_rows, layout, doubts)
-    return _Reading(table, rules, contract, tally).records(chunk_rows, memory_limit, cache_dir)
+    return _Reading(table, rules, contract, tally, admits).records(
+        chunk_rows, memory_limit, cache_dir
+    )
 
 
 def array_records(
@@ -405,6 +410,11 @@ def as_silos(data: Any) -> list[Any]:
     A list of numbers, or of rows of numbers, is one silo. A source that can be read only once, such
     as a lazy table, is read here.
     """
+    if isinstance(data, Mapping):
+        raise DataError(
+            "X must be a table, a path, or a list of these with one for each silo, got a "
+            f"{type(data).__name__}; give list(X.values()) for tables by name of their silo."
+        )
     if not isinstance(data, list | tuple):
         return [settled(data)]
     if not data:
@@ -433,6 +443,7 @@ class _Reading:
     rules: Rules
     contract: Contract
     tally: Tally
+    admits: Admits | None = None
 
     def records(
         self,
@@ -445,7 +456,7 @@ class _Reading:
         rows = default_rows(table.n_columns) if chunk_rows is None else chunk_rows
         if rows < 1:
             raise PlanError(f"chunk_rows must be at least 1, got {rows}.")
-        limit, seal = UnitLimit(self.rules.max_rows), _Seal(table.n_columns)
+        limit, seal = UnitLimit(self.rules.max_rows, self.admits), _Seal(table.n_columns)
         first = self.encoded(rows, limit, seal, self.tally)
         if cache_dir is not None and table.is_file:
             file = GridCache(cache_dir, table.most_rows * n_features)
@@ -467,7 +478,7 @@ class _Reading:
 
         def read_again() -> Iterator[Chunk]:
             seal = _Seal(table.n_columns)
-            yield from self.encoded(rows, UnitLimit(self.rules.max_rows), seal)
+            yield from self.encoded(rows, UnitLimit(self.rules.max_rows, self.admits), seal)
             # The end of a pass is early enough, because its sum is not sent before.
             if seal.digest() != expected:
                 raise DataError(

@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -501,7 +501,8 @@ class Schema(_Contract):
             A text file declares no types.
         bounds : mapping of a name to (low, high), a list of categories, text or None
             Public facts; text as in ``"0..120"``, ``"female|male"`` or ``"yes-no"``. None leaves a
-            column out. Truth values need no entry.
+            column out. Truth values need no entry. In a column of numbers or dates, two of these
+            are bounds in any sequence; categories are then texts, such as ``["1", "2"]``.
         dataset, unit, max_rows
             As in `Schema`. The unit column needs no entry.
 
@@ -534,7 +535,7 @@ class Schema(_Contract):
                 f"{choosing('bounds')}."
             )
         columns = tuple(
-            Column(name=name, **_proposed(given.get(name, "yes-no"), kind))
+            Column(name=name, **_proposed(name, given.get(name, "yes-no"), kind))
             for name, kind in kinds.items()
         )
         return cls(dataset=dataset, unit=unit, max_rows=max_rows, columns=columns)
@@ -834,16 +835,25 @@ def read_cell(key: str, text: str, kind: str) -> str | float | tuple[str, ...]:
         return text
 
 
-def _proposed(given: Any, kind: str) -> dict[str, Any]:
+def _proposed(name: str, given: Any, kind: str) -> dict[str, Any]:
     """Return the type and bounds of a column from what a user gives for it."""
     if isinstance(given, str):
         return read_bounds(given, kind)
-    pair = tuple(given)
-    if isinstance(given, tuple) and len(pair) == 2 and not all(isinstance(x, str) for x in pair):
-        own = kind if kind in ("number", "integer", "date") else ""
-        is_date = any(isinstance(end, date) for end in pair)
-        return {"type": own or ("date" if is_date else "number"), "min": pair[0], "max": pair[1]}
-    return {"type": "category", "categories": tuple(map(str, pair))}
+    # A set has no order, on which codes and the digest depend.
+    if isinstance(given, Mapping | Set) or not isinstance(given, Iterable):
+        raise PlanError(
+            f"bounds of {name!r} must be (low, high), a list of categories, text or None, got a "
+            f"{type(given).__name__}: {given!r}."
+        )
+    values = tuple(given.tolist() if hasattr(given, "tolist") else given)
+    own = kind if kind in ("number", "integer", "date") else ""
+    are_texts = all(isinstance(value, str) for value in values)
+    is_pair = len(values) == 2 and (isinstance(given, tuple) or own) and not are_texts
+    if is_pair or (own == "date" and len(values) == 2):
+        is_date = any(isinstance(end, date) for end in values)
+        kind = own or ("date" if is_date else "number")
+        return {"type": kind, "min": values[0], "max": values[1]}
+    return {"type": "category", "categories": tuple(map(str, values))}
 
 
 def read_bounds(text: str, kind: str = "") -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import re
 import unicodedata
+from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 from cloister.core.arrays import Flags, Integers
 from cloister.data.cells import Coded, array_of, coded_of, is_absent, moments_of, text_of
 
+Admits = Callable[[str], bool]
 _WHOLE = re.compile(r"([+-]?)(\d+)(?:\.0*)?")
 # Invisible characters outside the categories Cc and Cf.
 _UNSEEN = re.compile(
@@ -198,12 +200,17 @@ class UnitLimit:
 
     Parameters
     ----------
+    admits : function of str, optional
+        Whether rows of a normalised unit are kept at all. It is called for units with a row that
+        would be kept, and may depend on earlier records of the same unit.
     spellings : bool
         If True, the spellings of each unit are kept for its owner.
     """
 
-    def __init__(self, max_rows: int | None, *, spellings: bool = False) -> None:
-        self._max_rows = max_rows
+    def __init__(
+        self, max_rows: int | None, admits: Admits | None = None, *, spellings: bool = False
+    ) -> None:
+        self._max_rows, self._admits = max_rows, admits
         self._seen: dict[str, int] = {}
         self._ways: dict[str, dict[str, None]] | None = {} if spellings else None
         self.without_unit = self.beyond = 0
@@ -238,6 +245,13 @@ class UnitLimit:
         place = before[codes]
         place[usable] += _rank(codes[usable])
         keep: Flags = usable & (place < self._max_rows)
+        if self._admits is not None:
+            present = np.bincount(codes[keep], minlength=len(number)).astype(bool)
+            # Only named units with a row: one without a usable row did not arrive.
+            admitted = [
+                here and self._admits(name) for name, here in zip(number, present, strict=True)
+            ]
+            keep &= np.array([*admitted, False])[codes]
         self.beyond += int((usable & ~keep).sum())
         added = np.bincount(codes[keep], minlength=len(number))
         for name, i in number.items():

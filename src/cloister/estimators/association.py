@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from cloister.core.errors import PlanError
+from cloister.core.errors import DataError, PlanError
 from cloister.data import Baskets, SqlQuery, as_silos
 from cloister.data.schema import Schema, catalogue_schema
 from cloister.estimators.release import BudgetParameters, ReleasedModel, release
@@ -171,11 +171,24 @@ def _with_baskets(X: Any) -> Any:
     A basket is a list or set of items, so a list of lists of these is a list of silos. Nested lists
     without an item are one silo, because the number of silos is public.
     """
-    if not isinstance(X, list | tuple) or not X or not all(isinstance(p, _BASKET) for p in X):
+    X = _listed([*map(_listed, X)] if isinstance(X, list | tuple) else X)
+    if not isinstance(X, list | tuple) or not any(isinstance(part, _BASKET) for part in X):
+        return X
+    for i, part in enumerate(X):
+        if not isinstance(part, _BASKET) and not hasattr(part, "shape"):
+            raise DataError(
+                f"basket {i} of X must be a list or set of items, got {part!r}; give [] for an "
+                "empty basket."
+            )
+    if not all(isinstance(part, _BASKET) for part in X):
         return X
     inside = [item for part in X for item in part]
     baskets = [isinstance(item, _BASKET) for item in inside]
     items = [item for part in inside for item in (part if isinstance(part, _BASKET) else [part])]
+    if items and len(set(map(len, X))) > 1 and not any(map(_is_item, inside)):
+        raise DataError(
+            f"items of baskets must be texts, got {items[0]!r}; give each item as str(item)."
+        )
     # Rows without any text are rows of 0 and 1 of a table.
     if items and not any(isinstance(item, str) for item in items):
         return X
@@ -185,6 +198,18 @@ def _with_baskets(X: Any) -> Any:
             "of both."
         )
     return [Baskets(list(silo)) for silo in X] if items and any(baskets) else Baskets(X)
+
+
+def _listed(source: Any) -> Any:
+    """Return a Series or array of baskets as a list, and any other source unchanged."""
+    is_one = getattr(source, "ndim", 0) == 1 and hasattr(source, "tolist")
+    baskets = source.tolist() if is_one else []
+    return baskets if any(isinstance(basket, _BASKET) for basket in baskets) else source
+
+
+def _is_item(item: Any) -> bool:
+    """Return True for a text or a basket, which a row of a table of 0 and 1 cannot have."""
+    return isinstance(item, (str, *_BASKET))
 
 
 # Sets too, because a basket has no order.

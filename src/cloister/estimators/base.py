@@ -71,8 +71,9 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
     bounds : (low, high), list of (low, high), mapping of names to (low, high), or Schema
         Public bounds of each column, data units; records are clipped to them. Never take them from
         the records. A tuple has two numbers, for all columns, or two sequences; a list has one
-        tuple for each column. A schema also has categories, booleans, the privacy unit and rules
-        for missing values.
+        tuple for each column. For two columns, sequences that could be pairs are refused, but not
+        arrays. A schema also has categories, booleans, the privacy unit and rules for missing
+        values.
     nominal_n : int, optional
         Public contract value for the number of records. If omitted, 2 % of the budget is spent on a
         noisy count.
@@ -374,9 +375,7 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         low, high = plan.grid.low, plan.grid.high
         columns = list(plain_schema((low, high), plan.columns, None).columns)
         features = [j for j in range(len(columns)) if j != target]
-        bounds: dict[str, Any] = {
-            "bounds": tuple([end[j] for j in features] for end in (low, high))
-        }
+        bounds: dict[str, Any] = {"bounds": [(low[j], high[j]) for j in features]}
         if target is not None and isinstance(plan.task, Classifier):
             columns[target] = category_column(plan.columns[target], plan.task.classes)
         elif target is not None:

@@ -34,10 +34,8 @@ class DPKMeans(CentreModel, PrivateEstimator):
     ----------
     n_clusters : int, >= 1
     algorithm : str
-        "auto" is this package's method and the most accurate. The published methods are
-        "fastlloyd", "glloyd", "sulloyd", "eugkm" and "hybrid" (both for few columns), "lshtree",
-        "feddp-init", "dpem", "balcan", "maxcover-histogram", "kmeans-guarantee-dp" and
-        "subcluster-dp"; see :mod:`cloister.tasks`.
+        "auto" is this package's method and the most accurate. Published methods are "fastlloyd",
+        "glloyd" and "sulloyd"; the package cloister-lab adds others, see :mod:`cloister.tasks`.
     alpha : float, > 0
         Radius of FastLloyd as a fraction of the box; other methods refuse it.
     rounds : int, optional

@@ -294,6 +294,9 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
         As for :class:`~cloister.tasks.regression.glm.GeneralizedLinear`; columns by name, and all
         other columns are covariates by default. `alpha` is the over-dispersion of negative binomial
         counts, `rows_of_unit` and `n_units` are public numbers.
+    by_silo : bool
+        Whether 2 % of the budget show if coefficients would change with the term ``site``; only for
+        several silos, and without that term.
     formula : str, optional
         Target and terms in place of `target`, `covariates`, `offset`, `exposure` and `reference`,
         such as ``"y ~ age + C(arm) + site + offset(log(t))"``; see
@@ -316,6 +319,9 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
     covariance_, sampling_covariance_ : ndarray of shape (n_columns + 1, n_columns + 1)
         Covariance of coefficients and intercept, by noise and by sampling.
     feature_names_ : ndarray of shape (n_columns,)
+    site_change_, site_change_low_, site_change_high_ : ndarray of shape (n_columns,)
+        Only with `by_silo` and several silos: how far coefficients would move with the term
+        ``site``, with 95 % intervals of noise and sampling.
 
     Examples
     --------
@@ -344,6 +350,7 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
     reference: Mapping[str, str] | None = None
     rows_of_unit: int = 1
     n_units: int | None = None
+    by_silo: bool = True  # whoever has the records of all silos may compare them
     formula: str | None = None
 
     @property
@@ -361,6 +368,11 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
         return options
 
     def _check(self) -> None:
+        if not isinstance(self.bounds, Schema) and self.formula is not None:
+            raise PlanError(
+                "formula needs a schema as bounds, whose columns it names; give "
+                "bounds=Schema.propose(table, {...}) and fit the table without y."
+            )
         if not isinstance(self.bounds, Schema) and self.target_bounds is None:
             raise PlanError(
                 "target_bounds are required without a schema: two public bounds of y; give "
@@ -370,6 +382,7 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
     def _keep(self, result: Release) -> None:
         super()._keep(result)
         names = [*(f"coef{end}" for end in _EVERY), "coef_shrunk"]
+        names += [name for name in result.results if name.startswith("site_change")]
         self._set({f"{name}_": name for name in (*names, "covariance", "sampling_covariance")})
         for name in [*(f"intercept{end}" for end in _EVERY), "intercept_shrunk"]:
             setattr(self, f"{name}_", float(result.results[name][0]))

@@ -72,11 +72,20 @@ class Measures(ReleasedModel):
     scored_by: Literal["plan", "row code", "assumed"] = "plan"
 
     def __getitem__(self, name: str) -> Estimate:
-        """Return a measure of the whole model; raise a KeyError for one with a value per class."""
-        results = self.result.results
-        if name not in results or f"{name}{_LOW}" not in results or results[name].size != 1:
-            raise KeyError(name)
-        return number_of(results, name)
+        """Return a measure by its name in :meth:`to_frame`, such as "auc" or "recall[0]"."""
+        if name not in self._rows:
+            raise KeyError(f"{name!r} is none of {list(self._rows)}")
+        return number_of(self.result.results, *self._rows[name])
+
+    @property
+    def _rows(self) -> dict[str, tuple[str, int]]:
+        """The result and the place in it of each row of :meth:`to_frame`, by its name."""
+        sizes = {name: self.result.results[name].size for name in self.names}
+        return {
+            name if size == 1 else f"{name}[{i}]": (name, i)
+            for name, size in sizes.items()
+            for i in range(size)
+        }
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,12 +114,9 @@ class Measures(ReleasedModel):
         import pandas as pd
 
         results, rows = self.result.results, []
-        for name in self.names:
-            values = results[name].ravel()
-            absent = np.full(len(values), np.nan)
-            ends = [results.get(name + end, absent).ravel() for end in (_LOW, _HIGH, *ENDS)]
-            for i, cells in enumerate(zip(values, *ends, strict=True)):
-                rows.append((name if len(values) == 1 else f"{name}[{i}]", *cells))
+        for row, (name, i) in self._rows.items():
+            parts = (results.get(name + end) for end in ("", _LOW, _HIGH, *ENDS))
+            rows.append((row, *(np.nan if part is None else part.flat[i] for part in parts)))
         heads = ["measure", "value", *(end[1:] for end in (_LOW, _HIGH, *ENDS))]
         return pd.DataFrame(rows, columns=heads).set_index("measure")
 
@@ -134,6 +140,7 @@ def evaluate(
     frac_bits: int = 16,
     max_loss: float | None = None,
     predictions: Any = None,
+    scores: Any = None,
     truth: Any = None,
     **options: Any,
 ) -> Measures:
@@ -162,9 +169,10 @@ def evaluate(
         maximum number of records of one unit at each silo. By default each record is a unit.
     epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
-    predictions, truth : array_like of shape (n_samples,), or lists of these
+    predictions, scores, truth : array_like of shape (n_samples,), or lists of these
         Instead of `model`, `X` and `y`: the predictions of a model and the truth; with public
-        `classes`, or `target_bounds` for numbers. A list has one element per silo.
+        `classes`, or `target_bounds` for numbers. Instead of labels, `scores` are probabilities of
+        the last of two classes, for the area under the ROC curve. A list has one element per silo.
     options
         Further options of the task: `n_bins`, `bound`, `by_silo`; see the tasks "evaluation" and
         "regression-evaluation".
@@ -190,14 +198,19 @@ def evaluate(
     spending = BudgetParameters(
         epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
     )
-    if predictions is not None or truth is not None:
+    answers = [one for one in (predictions, scores) if one is not None]
+    if answers or truth is not None:
         only_these = all(argument is None for argument in (model, X, y))
-        if predictions is None or truth is None or not only_these:
+        if len(answers) != 1 or truth is None or not only_these:
             raise PlanError(
-                "predictions and truth replace model, X and y; give either both of them, or model, "
-                "X and y."
+                "predictions or scores, with truth, replace model, X and y; give truth and one of "
+                "them, or model, X and y."
             )
-        X, y = predictions, truth
+        if scores is not None and (classes is None or len(classes) != 2):
+            raise PlanError(
+                f"classes must be two for scores, which are of the last, got {classes}."
+            )
+        (X,), y = answers, truth
     X, y = unpaired(X, y)
     task = getattr(getattr(model, "plan_", None), "task", None)
     ours = isinstance(task, Classifier | Regressor)
@@ -210,7 +223,8 @@ def evaluate(
     contract = _Contract(bounds, target, unit, max_rows, classes, target_bounds)
     if model is None:
         silos = _predicted(X, y)
-        return _evaluate_other(_Predictions(classes), silos, contract, spending, options)
+        ready = _Predictions(classes, scores is not None)
+        return _evaluate_other(ready, silos, contract, spending, options)
     if not hasattr(model, "predict"):
         raise PlanError(
             f"model must be a fitted classifier or regressor, got {type(model).__name__}."
@@ -324,9 +338,10 @@ def _labelled(
 
 @dataclass(frozen=True)
 class _Predictions:
-    """The model of a table whose only column contains predictions."""
+    """The model of a table whose only column contains predictions, or scores of the last class."""
 
     classes_: Any
+    are_scores: bool
 
     def predict(self, table: Any) -> Any:
         """Return the column."""
@@ -468,12 +483,17 @@ class _Predictors:
         # Exactly this class: a subclass may predict otherwise.
         if type(model) is DPSiloEnsemble:
             return cls(True, *_of_ensemble(model))
+        if type(model) is _Predictions:
+            scores = model.predict if model.are_scores else None
+            return cls(False, scores, model.predict, model.predict)
         if code := record_functions(model):
-            rows, classes = partial(_rows, code.n_features), getattr(model, "classes_", ())
+            rows = partial(_rows, code.n_features)
+            # The last is the label of a row without scores.
+            classes = np.array([*np.asarray(getattr(model, "classes_", ())).tolist(), None], object)
             return cls(
                 True,
                 (lambda table: code(rows(table))[:, 1]) if proba else None,
-                lambda table: np.asarray(classes)[code.labels(rows(table))],
+                lambda table: classes[code.labels(rows(table))],
                 lambda table: code(rows(table))[:, 0],
             )
         return cls(
@@ -495,9 +515,6 @@ def _rows(n_features: int, table: Any) -> Floats:
 
 def _predict(predict: Callable[[Any], Any], table: Any, empty: tuple[int, ...]) -> np.ndarray:
     """Return a model's predictions, with one call for each record."""
-    if isinstance(table, Labelled):  # given predictions
-        predictions: np.ndarray = predict(table)
-        return predictions
     if not len(table):
         return np.zeros(empty)
     if hasattr(table, "columns"):

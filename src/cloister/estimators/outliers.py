@@ -72,6 +72,11 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
         # Negative, because scikit-learn's scores are larger for usual records.
         self.offset_ = -float(result.results["cutoff"][0])
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "flagged_" and "result_" in self.__dict__:
+            raise AttributeError("flagged_ is not released; fit with count_share > 0.")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return the negative outlier score of each record, (n_samples,); local and exact."""
         rows = new_rows(self, X)

@@ -65,6 +65,8 @@ class FitPlan:
             lines += ["", table.title, *("  " + "  ".join(map(str, row)) for row in table.rows)]
         if not self.sized:
             lines.append("expected error: not known without nominal_n")
+        elif not self.tables:
+            lines.append("expected error: not known before the fit")
         lines += [f"warning: {warning}" for warning in self.warnings]
         lines += [f"refused: {self.refusal}"] if self.refusal else []
         return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.dates import as_days
 from cloister.core.display import ENDS
-from cloister.core.errors import PlanError
+from cloister.core.errors import AccuracyWarning, PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.release import BudgetParameters, ReleasedModel, release
 from cloister.estimators.tables import new_rows, read_silos
@@ -56,16 +57,29 @@ class _Preparing(TransformerMixin, PrivateEstimator):
         Returns
         -------
         ndarray of shape (n_samples, n_features_out)
-            Values are clipped to the public bounds first. With a schema, categories are numbers.
+            Values are clipped to the public bounds first. With a schema, categories are their codes
+            0, 1, 2, ...; a step `prepare` of an estimator keeps them as categories instead.
 
         Raises
         ------
         DataError
             If the schema drops a record of X.
+
+        Warns
+        -----
+        AccuracyWarning
+            If codes of three or more categories would be taken as numbers.
         """
         task, grid = self._fitted, self.plan_.grid
         # On the grid, so that a table is transformed exactly as the silos transform it in a plan.
         rows = task.transform(self.result_.results, grid.encode(new_rows(self, X)))
+        if coded := [column.name for column in task.output if len(column.categories) > 2]:
+            warnings.warn(
+                f"Columns {coded} are codes of categories, which are no numbers; give the final "
+                f"estimator prepare=[({task.name!r}, {{}})] instead of a pipeline, or omit them.",
+                AccuracyWarning,
+                stacklevel=2,
+            )
         return grid_of(task.output, grid.frac_bits).decode(rows / grid.one)
 
     def get_feature_names_out(self, input_features: object = None) -> Any:

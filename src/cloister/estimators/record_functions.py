@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import get_tags
 
 from cloister.app.progress import watched
 from cloister.core.arrays import Floats, Integers
@@ -55,11 +56,10 @@ class RowCode:
             return np.concatenate(blocks) if blocks else self.score(rows)
 
     def labels(self, rows: Floats) -> Integers:
-        """Return the index of the predicted class of each row."""
+        """Return the index of the predicted class of each row; -1 for one without scores."""
         scores = self(rows)
-        if scores.shape[1] == 1:
-            return (scores[:, 0] > 0).astype(np.int64)
-        return np.asarray(scores.argmax(axis=1))
+        best = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
+        return np.where(np.isnan(scores).any(axis=1), -1, best)
 
 
 def record_functions(model: Any) -> RowCode | None:
@@ -74,15 +74,36 @@ def record_functions(model: Any) -> RowCode | None:
     - a pipeline of standard or min-max scalers before one of these.
 
     A subclass is not known, because it may override any method. The model's numbers are copied
-    here, before a record is read, and no method of the model is called with a record.
+    here, before a record is read, and no method of the model is called with a record. If the model
+    refuses missing cells by its tags, the scores of a row with one are NaN.
     """
     if not type(model).__module__.startswith("sklearn."):
         return None
     try:
         score = _score_of(model)
-        return None if score is None else RowCode(int(model.n_features_in_), score)
+        if score is None:
+            return None
+        score = score if _accepts_missing(model) else _of_whole_rows(score)
+        return RowCode(int(model.n_features_in_), score)
     except (AttributeError, TypeError, ValueError, LookupError):
         return None  # not fitted, several outputs, or the attributes of another version
+
+
+def _accepts_missing(model: Any) -> bool:
+    """Return True if a model, or each step of a pipeline, accepts NaN by its tags."""
+    steps = [step for _, step in getattr(model, "steps", [("", model)]) if hasattr(step, "fit")]
+    tags = [get_tags(step) for step in steps]
+    return all(one.input_tags.allow_nan or one.no_validation for one in tags)
+
+
+def _of_whole_rows(score: Score) -> Score:
+    """Return the scores of rows; NaN for a row that has a cell without a number."""
+
+    def whole(rows: Floats) -> Floats:
+        is_whole = np.isfinite(rows).all(axis=1, keepdims=True)
+        return np.where(is_whole, score(rows), np.nan)
+
+    return whole
 
 
 def one_by_one(ask: Callable[[Any], Any], rows: NDArray[Any]) -> NDArray[Any]:

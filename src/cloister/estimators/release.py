@@ -132,6 +132,9 @@ class ReleasedModel(ReleaseMixin):
         """The same as `result`."""
         return self.result
 
+    def __str__(self) -> str:
+        return str(self.to_frame())
+
     @property
     def plan(self) -> Plan:
         """The plan of the release."""

@@ -141,7 +141,20 @@ def read_labelled(
     )
     schema = features.model_copy(update={"columns": (*features.columns, column)})
     tables = [labelled(table, name, cells) for table, cells in zip(silos, labels, strict=True)]
-    return SiloData(schema, by_schema(tables, schema, spending), None, frame_names, name, public)
+    records = by_schema(tables, schema, spending)
+    if public is not None:
+        _refuse_other_labels(records.values(), public)
+    return SiloData(schema, records, None, frame_names, name, public)
+
+
+def _refuse_other_labels(silos: Iterable[Records], classes: NDArray[Any]) -> None:
+    """Raise if no label of a silo is one of the classes; the data are the caller's."""
+    for report in (report for records in silos for report in records.reports):
+        if report.rows and report.columns[-1].unknown == report.rows:
+            raise DataError(
+                f"y has no label of the classes {classes.tolist()}; give the labels of y as "
+                f"classes, or classes={IN_Y!r} if they are public."
+            )
 
 
 def labelled(table: Any, name: str, cells: Any) -> Labelled:
@@ -233,19 +246,23 @@ def _without_names(silo: Any, names: tuple[str, ...]) -> Any:
 
 
 def _refuse_other_names(label: str, available: Sequence[str], wanted: Sequence[str]) -> None:
-    missing = [name for name in wanted if name not in available]
-    extra = [name for name in available if name not in wanted]
-    if missing or extra:
-        differences = [
-            f"{verb} {', '.join(map(repr, names[:5]))}{', ...' if names[5:] else ''}"
-            for verb, names in (("lacks", missing), ("also has", extra))
-            if names
-        ]
+    if differences := _differences(available, wanted):
         # scikit-learn's tests of estimators expect the words "Feature names must be".
         raise DataError(
-            f"silos must have the same columns: {label} {' and '.join(differences)}. Feature names "
+            f"silos must have the same columns: {label} {differences}. Feature names "
             "must be the same in every table; rename or drop columns, or give a schema as bounds."
         )
+
+
+def _differences(available: Sequence[str], wanted: Sequence[str]) -> str:
+    """Return which names are missing or not wanted, in words; empty if they are the same."""
+    missing = [name for name in wanted if name not in available]
+    extra = [name for name in available if name not in wanted]
+    return " and ".join(
+        f"{verb} {', '.join(map(repr, names[:5]))}{', ...' if names[5:] else ''}"
+        for verb, names in (("lacks", missing), ("also has", extra))
+        if names
+    )
 
 
 def unpaired(X: Any, y: Any) -> tuple[Any, Any]:
@@ -292,49 +309,65 @@ def plain_schema(
     ----------
     bounds : (low, high), list of (low, high), or mapping
         A tuple of two numbers or sequences is (low, high); a list of tuples has one pair per
-        column; a mapping has one pair per name. Numbers apply to all columns.
+        column; a mapping has one pair per name. Numbers apply to all columns. For two columns, two
+        sequences that could also be pairs are refused, unless they are arrays in a tuple.
     names : sequence of str
         Names of the columns.
     called : str
         Name of the parameter in messages.
     """
-    pairs = None if isinstance(bounds, str) else _bound_pairs(bounds, names)
-    if pairs is None:
-        raise PlanError(
-            f"{called} must be public numbers: a tuple (low, high), each a number or "
-            f"{len(names)} numbers, a list of {len(names)} tuples (low, high), a mapping of names "
-            f"to these, or a schema, got {bounds!r}; bounds read from the records would leak their "
-            f"extremes{choosing('bounds')}."
-        )
+    low, high = _ends_of(bounds, names, called)
     columns = tuple(
-        Column(name=name, type="number", min=low, max=high)
-        for name, (low, high) in zip(names, pairs, strict=True)
+        Column(name=name, type="number", min=low[j], max=high[j]) for j, name in enumerate(names)
     )
     return Schema(dataset=dataset or "unnamed", unit="row", columns=columns)
 
 
-def _bound_pairs(bounds: Any, names: Sequence[str]) -> list[tuple[float, float]] | None:
-    """Return the pair of each column, or None if bounds have no valid form."""
-    n = len(names)
+def _ends_of(bounds: Any, names: Sequence[str], called: str) -> list[list[float]]:
+    """Return the lower and the upper bounds of the columns."""
+    n, columns = len(names), ", ".join(map(repr, names[:5])) + (", ..." if names[5:] else "")
+    pairs = bounds if isinstance(bounds, list) else None
+    low: Any
+    high: Any
+    if isinstance(bounds, Mapping):
+        named = {str(name): pair for name, pair in bounds.items()}
+        if differences := _differences(list(named), names):
+            raise PlanError(f"{called} {differences}; the columns are {columns}.")
+        pairs = [tuple(named[name]) if np.iterable(named[name]) else () for name in names]
     try:
-        if isinstance(bounds, Mapping):
-            named = {str(name): pair for name, pair in bounds.items()}
-            if named.keys() != set(names):
-                return None
-            return [(float(low), float(high)) for low, high in (named[name] for name in names)]
-        if isinstance(bounds, list) and bounds and all(isinstance(p, tuple) for p in bounds):
-            pairs = [(float(low), float(high)) for low, high in bounds]
-            return pairs if len(pairs) == n else None
-        low, high = bounds
-        sizes = {np.ndim(low), np.ndim(high)}
-        if sizes == {1} and n == 2 and not isinstance(bounds, tuple):
-            return None  # ambiguous: a row could be a column's pair or all lower bounds
+        if pairs and all(isinstance(pair, tuple) for pair in pairs):
+            low, high = zip(*pairs, strict=True)
+        elif isinstance(bounds, str | Mapping):
+            raise TypeError
+        else:
+            low, high = bounds
+            pairs = None
         ends = [
             [float(end)] * n if np.ndim(end) == 0 else [*map(float, end)] for end in (low, high)
         ]
     except (TypeError, ValueError):
-        return None
-    return list(zip(*ends, strict=True)) if {len(end) for end in ends} == {n} else None
+        raise PlanError(
+            f"{called} must be public numbers: a tuple (low, high), each a number or {n} numbers, "
+            f"a list of {n} tuples (low, high), a mapping of names to these, or a schema, got "
+            f"{bounds!r}; bounds read from the records would leak their "
+            f"extremes{choosing('bounds')}."
+        ) from None
+    if any(len(end) != n for end in ends):
+        raise PlanError(
+            f"{called} must be for {n} columns ({columns}), got {len(ends[0])} lower and "
+            f"{len(ends[1])} upper bounds."
+        )
+    is_clear = isinstance(bounds, tuple) and all(isinstance(end, np.ndarray) for end in bounds)
+    if n == 2 and not pairs and np.ndim(low) == np.ndim(high) == 1 and not is_clear:
+        # All lower bounds before all upper ones, or one pair for each column?
+        first, second = ends
+        if first[0] < first[1] and second[0] < second[1]:
+            raise PlanError(
+                f"{called} have two meanings, got {bounds!r}; write [{tuple(first)}, "
+                f"{tuple(second)}] for one pair (low, high) per column, a mapping of names to "
+                "pairs, or a tuple of two arrays, all lower and all upper bounds."
+            )
+    return ends
 
 
 def check_schema(schema: Any, plan: Plan) -> None:

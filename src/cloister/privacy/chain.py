@@ -21,6 +21,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.events import (
     ComposedEvent,
     Event,
+    HorizonEvent,
     Mechanism,
     RepeatedEvent,
     mechanism_counts,
@@ -258,8 +259,11 @@ class Job:
     # Height of the entry before a close without an answer, so that no statement on it was signed.
     unanswered_at: int | None = None
 
-    def covers(self, event: Event) -> bool:
-        """Return True if the rest of the reservation contains ``event``."""
+    def covers(self, event: Event, round: int) -> bool:
+        """Return True if the rest of the reservation contains ``event``, as that of a round."""
+        # Each period of a horizon is a round with the event of the whole, which is spent once.
+        if isinstance(self.events, HorizonEvent):
+            return event == self.events and 0 <= round < self.events.periods
         return all(n <= self.unspent[e] for e, n in mechanism_counts(event).items())
 
     @property
@@ -458,9 +462,11 @@ class State:
 
     def _apply_charge(self, job: str, round: int, event: dict[str, Any], frame: str) -> None:
         charged, done = self.jobs[job], read_event(event)
-        if round in charged.rounds or not charged.is_open or not charged.covers(done):
+        if round in charged.rounds or not charged.is_open or not charged.covers(done, round):
             raise ValueError("a round must be charged once, within the reservation")
         counts = mechanism_counts(done)
+        if isinstance(charged.events, HorizonEvent) and charged.rounds:
+            counts = {}  # the first period has spent the whole price
         charged.rounds[round] = Charge(done, frame)
         self.charged_since_copy = True
         # Totals do not change: the reservation already counts as spent.

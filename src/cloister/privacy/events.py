@@ -7,6 +7,7 @@ computes their cost.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from cloister.core.declared import Declaration, Range, validate
 from cloister.core.errors import PlanError
 from cloister.privacy.budget import checked
 
+_DIGEST = re.compile("[0-9a-f]{64}")
 MAX_COUNT = 2**53  # the largest count that a float still holds exactly
 
 
@@ -96,6 +98,39 @@ class NonPrivateEvent(_Numbers):
     kind: ClassVar[str] = "non_private"
 
 
+@dataclass(frozen=True)
+class HorizonEvent:
+    """The releases of all periods of a horizon: one Gaussian mechanism on all of them together.
+
+    Parameters
+    ----------
+    noise_multiplier : float, > 0 and finite
+        Noise std divided by the L2 norm of the change of all releases by one unit.
+    periods : int in [1, 2**53]
+    digest : str, 64 hexadecimal digits
+        SHA-256 of the public description of the horizon, with its matrix.
+    """
+
+    noise_multiplier: float
+    periods: int
+    digest: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_multiplier", self.whole.noise_multiplier)
+        validate(Declaration("periods", Annotated[int, Range(1, MAX_COUNT)], None), self.periods)
+        if not (isinstance(self.digest, str) and _DIGEST.fullmatch(self.digest)):
+            raise PlanError(f"digest must be 64 hexadecimal digits, got {str(self.digest)[:70]!r}.")
+
+    @property
+    def whole(self) -> GaussianEvent:
+        """The mechanism that has its price."""
+        return GaussianEvent(self.noise_multiplier)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        return {"event": "horizon", **vars(self)}
+
+
 class LossEvent(_Numbers):
     """Base of mechanisms of other packages: frozen dataclasses of a few positive numbers.
 
@@ -166,7 +201,7 @@ _KINDS: Mapping[str, type[Mechanism]] = {
     LaplaceEvent.kind: LaplaceEvent,
     NonPrivateEvent.kind: NonPrivateEvent,
 }
-Event: TypeAlias = Mechanism | ComposedEvent | RepeatedEvent
+Event: TypeAlias = Mechanism | ComposedEvent | RepeatedEvent | HorizonEvent
 
 
 def event_from_dict(
@@ -192,6 +227,8 @@ def event_from_dict(
                 )
             case "repeated":
                 return RepeatedEvent(event_from_dict(fields.pop("of"), others), **fields)
+            case "horizon":
+                return HorizonEvent(**fields)
         # The kinds of this package first, so that no other package can change their cost.
         for kinds in (_KINDS, others or {}):
             for name, mechanism in kinds.items():
@@ -227,6 +264,8 @@ def _count(event: Event, times: int, counts: dict[Mechanism, int]) -> None:
                 _count(part, times, counts)
         case RepeatedEvent(part, count):
             _count(part, times * count, counts)
+        case HorizonEvent():
+            _count(event.whole, times, counts)
         case _:
             counts[event] = counts.get(event, 0) + times
 

@@ -38,12 +38,12 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cloister.core.errors import BudgetExceeded, LedgerError, PlanError
 from cloister.core.randomness import KEY_BYTES, new_key
 from cloister.core.sqlite import check_pages, connect, explained, transaction
-from cloister.privacy import ledger_file
+from cloister.privacy import accounting, ledger_file
 from cloister.privacy.budget import Budget
 from cloister.privacy.chain import (
     FORMAT,
@@ -57,6 +57,9 @@ from cloister.privacy.chain import (
 )
 from cloister.privacy.events import ComposedEvent, Event, NonPrivateEvent, holds, mechanism_counts
 from cloister.privacy.filter import Cost, Limits, Split, cheapest_pricing, tariffs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Entry", "JobRecord", "Ledger", "SignedStatement", "Statement"]
 
@@ -172,6 +175,8 @@ class Ledger:
         """
         _check_name("dataset", dataset)
         _check_name("unit", unit)
+        if not isinstance(cap, Budget):
+            raise PlanError(f"cap must be a Budget such as Budget(2.0, delta=1e-6), got {cap!r}.")
         with self._transaction() as connection:
             opened = self._state.datasets.get(dataset)
             if opened is None:
@@ -403,7 +408,7 @@ class Ledger:
             return frame
         if not reserved.is_open:
             raise LedgerError(f"job {job!r} is closed; reserve a new job.")
-        if not reserved.covers(event):
+        if not reserved.covers(event, round):
             raise BudgetExceeded(
                 f"round {round} of job {job!r} exceeds the rest of its reservation; reserve a new "
                 "job with all its events."
@@ -766,6 +771,20 @@ class Ledger:
         with self._caught_up():
             jobs = self._state.jobs.values()
             return tuple(job.record() for job in jobs if dataset in (None, job.dataset))
+
+    def to_frame(self, dataset: str | None = None) -> pd.DataFrame:
+        """Return :meth:`jobs` as a table, with the epsilon of each job alone."""
+        import pandas as pd
+
+        rows = [
+            (
+                *(job.job, job.dataset, job.study, job.reserved_at, job.is_open, len(job.rounds)),
+                accounting.epsilon(job.charged, self.limits(job.dataset).cap.delta),
+            )
+            for job in self.jobs(dataset)
+        ]
+        heads = ["job", "dataset", "study", "reserved_at", "is_open", "rounds", "epsilon"]
+        return pd.DataFrame(rows, columns=heads).set_index("job")
 
     def entries(self) -> tuple[Entry, ...]:
         """Return the whole chain, oldest first."""

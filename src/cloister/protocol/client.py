@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from cloister.core.arrays import GridState, Records
-from cloister.core.errors import LocalProtocolError, PrivacyWarning, RemoteProtocolError
+from cloister.core.errors import LocalProtocolError, RemoteProtocolError
 from cloister.core.randomness import drawn_below
 from cloister.hazmat import kex
 from cloister.hazmat.prg import PadContext, Usage, derive, join, stream
@@ -60,7 +59,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress, ReleasedSum, words_of
 from cloister.protocol.readers import seal
 from cloister.protocol.rows import Manner
-from cloister.protocol.summing import LocalStep, Partitioned
+from cloister.protocol.summing import LocalStep, Partitioned, agreed_sums
 from cloister.protocol.task import UnitTask, records_in_box
 from cloister.secagg.dropout import commitment
 from cloister.secagg.masks import TAG_BYTES, Masker
@@ -378,27 +377,16 @@ class Client:
         return step.whole(task.contribute_sampled(t, state, table, coins))
 
     def _checked(self, step: LocalStep) -> Integers:
-        """Return the sums of a step in a manner that the drawn records do not contradict.
+        """Return the sums of a step, and keep to the manner in which they were made."""
 
-        A kernel that fails or disagrees never stops the job: that would be an answer about records.
-        The job keeps to the rows of the task, and the owner is warned.
-        """
-        if isinstance(self._records, Partitioned):
-            sums, manner = self._records.checked(step)
-        else:
-            make = self._records
-            sums, manner = step.checked(make(step.t, step.state) if callable(make) else make)
-        if manner == step.manner:
-            return sums
-        self._manner = manner
-        warnings.warn(
-            f"the kernel of task {step.task.name!r} disagreed with its rows on records of this "
-            "silo; the silo sends the sums of the rows, and the job continues. Report this to the "
-            "author of the task.",
-            PrivacyWarning,
-            stacklevel=2,
-        )
-        return self._checked(replace(step, manner=manner))
+        def make(step: LocalStep) -> tuple[Integers, Manner]:
+            if isinstance(self._records, Partitioned):
+                return self._records.checked(step)
+            records = self._records
+            return step.checked(records(step.t, step.state) if callable(records) else records)
+
+        sums, self._manner = agreed_sums(step, make)
+        return sums
 
     def _share_of_noise(self, t: int) -> Integers:
         if t not in self._shares_of_noise:

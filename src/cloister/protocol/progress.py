@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from cloister.core.units import for_units
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Words, to_bytes, to_integers, to_words
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import pipeline_steps
+from cloister.protocol.task import NoisyBlock, pipeline_steps
 
 SUMS_FORMAT = "cloister-sums/1"
 
@@ -95,10 +95,14 @@ class Progress:
         """
         t = self.rounds
         released = self._plan.decode(t, to_integers(elements), len(survivors))
+        self.take(t, released)
+        self.sums.append(ReleasedSum(tuple(survivors), elements))
+
+    def take(self, t: int, released: Mapping[str, NoisyBlock]) -> None:
+        """Update the state with the released blocks of round `t`."""
         # From the state on the grid, which is equal at all silos; floats may differ in last bits.
         self._latest = self._plan.task.update(t, self.state, released)
         self.states.append(self._on_grid(self._latest))
-        self.sums.append(ReleasedSum(tuple(survivors), elements))
 
     def adopt(self, state: GridState) -> None:
         """Replace the current state by another party's."""

@@ -7,6 +7,7 @@ this process, or by workers of the silo that hold partitions of its records.
 from __future__ import annotations
 
 import os
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,7 @@ import numpy as np
 
 from cloister.core.arrays import GridState, Integers, Records
 from cloister.core.compiled import NUMPY, instruction_set, ordered
-from cloister.core.errors import LocalProtocolError
+from cloister.core.errors import LocalProtocolError, PrivacyWarning
 from cloister.core.randomness import drawn_below, drawn_places
 from cloister.protocol.rows import Manner, sum_of_rows
 from cloister.protocol.task import Task, has_rows, records_in_box
@@ -148,6 +149,32 @@ class LocalStep:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+
+
+def agreed_sums(
+    step: LocalStep, make: Callable[[LocalStep], tuple[Integers, Manner]]
+) -> tuple[Integers, Manner]:
+    """Return the sums of a step in a manner that the drawn records do not contradict.
+
+    A kernel that fails or disagrees never stops the job: that would be an answer about records.
+    The job keeps to the rows of the task, and the owner is warned.
+
+    Parameters
+    ----------
+    make : function of LocalStep
+        Returns :meth:`LocalStep.checked` of all records.
+    """
+    sums, manner = make(step)
+    if manner == step.manner:
+        return sums, manner
+    warnings.warn(
+        f"the kernel of task {step.task.name!r} disagreed with its rows on records of this "
+        "silo; the silo sends the sums of the rows, and the job continues. Report this to the "
+        "author of the task.",
+        PrivacyWarning,
+        stacklevel=3,
+    )
+    return agreed_sums(replace(step, manner=manner), make)
 
 
 class _Drawn:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+import numpy as np
+
+from cloister.core.errors import PlanError
+from cloister.core.files import read_bytes, write_text
 from cloister.data.schema import Schema
 from cloister.federation.settings import PolicySettings
 from cloister.federation.silo.policy import Policy, listed, refused_members
 from cloister.federation.silo.site import Site
+from cloister.hazmat.ring import Words
 from cloister.privacy.accounting import epsilon
 from cloister.shares.linking.program import Linked
-from cloister.shares.mpc.parties import Account
+from cloister.shares.mpc.parties import SESSIONS, Account, Tagged, sessions_of
 from cloister.shares.mpc.program import Program
 from cloister.shares.mpc.session import Session
 
@@ -60,6 +67,43 @@ def account_of(site: Site) -> Account:
     if study_cap is not None and study_cap < cap.epsilon:
         ledger.study_cap(dataset, "default", type(cap)(study_cap, cap.delta))
     return Account(ledger, dataset, year_epsilon=rules.max_epsilon_per_year)
+
+
+def freeze(session: Session, table: Tagged, folder: Path) -> None:
+    """Record the table that an owner checked for a session; a run uses no other.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the owner's keys.
+    """
+    # A digest: a second copy of the records would need the protection of the first.
+    write_text(sessions_of(folder) / _checked(session), _digest(session, table))
+
+
+def require_frozen(session: Session, tables: Mapping[str, Words | Tagged], folder: Path) -> None:
+    """Raise PlanError if a table of persons is not the one that was checked, or none was."""
+    note = folder / SESSIONS / _checked(session)
+    for table in tables.values():
+        # Tables of numbers have their public shape, and no row that is left out.
+        if isinstance(table, np.ndarray):
+            continue
+        if not note.exists():
+            why = "was not checked for this session"
+        elif read_bytes(note, "note of the check") != _digest(session, table).encode():
+            why = "or the session changed after its check"
+        else:
+            continue
+        raise PlanError(f"the table {why}; run 'cloister link check' and approve what it shows.")
+
+
+def _checked(session: Session) -> str:
+    return f"{session.id}.checked"
+
+
+def _digest(session: Session, table: Tagged) -> str:
+    # With the session, whose columns and prices the owner approved together with the rows.
+    return hashlib.sha256(session.digest().encode() + table.content()).hexdigest()
 
 
 def _program(program: Program, rules: PolicySettings) -> Iterator[str]:
@@ -125,10 +169,6 @@ def _price(program: Program, schema: Schema | None, rules: PolicySettings) -> It
     if cap is None:
         yield "no epsilon is allowed for a job here; the owner must set max_epsilon_per_job."
         return
-    if schema.unit != "row" and not isinstance(
-        program, Linked
-    ):  # nothing here keeps to max_rows of a person
-        yield f"a private opening on shares counts rows, but the unit here is {schema.unit!r}."
     cost = epsilon(event, rules.max_delta)
     # The negated form refuses a cost of NaN too.
     if not cost <= cap:
@@ -136,10 +176,13 @@ def _price(program: Program, schema: Schema | None, rules: PolicySettings) -> It
             f"epsilon must be at most {cap:g}, the cap of a job here, got {cost:.3g} at delta "
             f"{rules.max_delta:g}."
         )
+    if isinstance(program, Linked):
+        return  # it keeps to its keys of a unit, and a person is at all owners by intent
+    if schema.unit != "row":  # nothing here keeps to max_rows of a person
+        yield f"a private opening on shares counts rows, but the unit here is {schema.unit!r}."
     for name, own in (
         ("max_rows", schema.max_rows or 1),
-        # A linked person is at all owners by intent, and its bound includes all of them.
-        ("max_silos", 1 if isinstance(program, Linked) else schema.max_silos_per_person),
+        ("max_silos", schema.max_silos_per_person),
     ):
         if (asked := getattr(program, name, 1)) != own:
             yield f"{name} of the program must be {own}, as in this schema, got {asked}."

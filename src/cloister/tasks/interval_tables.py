@@ -19,6 +19,8 @@ _EXACT = 0.1  # of its value: the half-width of a number that a summary calls ex
 INTERVALS = "[ , ] are 95 % confidence intervals (privacy noise only)."
 MARGINS = "± is the margin of error of a 95 % confidence interval (privacy noise only)."
 WITH_POPULATION = f"{INTERVALS} {POPULATION_NOTE}"
+LINES = "95 %: thick lines are privacy noise, thin lines and numbers noise and sampling."
+"""The note of bars with population intervals."""
 OF_CUT = (
     "A value beyond the bounds of its column counts at the bound, so means describe cut values."
 )
@@ -65,13 +67,28 @@ def bars_of(
     title: str,
     names: Iterable[str],
     cells: Sequence[Estimate | str],
-    note: str = INTERVALS,
+    note: str | None = None,
     unit: str = "",
 ) -> Bars:
-    """Return a bar with an interval for each cell; a cell without a number has a text."""
-    ends = ([getattr(cell, end, np.nan) for cell in cells] for end in ("values", "low", "high"))
+    """Return a bar with its intervals for each cell; a cell without a number has a text.
+
+    By default, the note says what the intervals cover.
+    """
+    arrays = tuple(
+        np.array([getattr(cell, part, np.nan) for cell in cells])
+        for part in ("values", "low", "high")
+    )
+    found = [cell for cell in cells if isinstance(cell, Estimate)]
+    wide = None
+    if any(cell.population for cell in found):
+        none = (np.nan, np.nan)
+        pairs = [getattr(cell, "population", None) or none for cell in cells]
+        wide = (np.array([low for low, _ in pairs]), np.array([high for _, high in pairs]))
+    if note is None:
+        note = LINES if wide else INTERVALS
     # A chart draws NaN as a gap; the text in the gap comes from the first cell without a number.
-    estimate = Estimate(*map(np.array, ends), labels=(tuple(names),), unit=unit)
+    null = found[0].null if found else 0.0
+    estimate = Estimate(*arrays, population=wide, labels=(tuple(names),), unit=unit, null=null)
     absent = next((cell for cell in cells if isinstance(cell, str)), NOT_KNOWN)
     return Bars(title, estimate, note, absent)
 

@@ -8,7 +8,7 @@ from inspect import signature
 from math import ceil, floor, log10
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from cloister.core.declared import Declaration, Whole, declarations, declared
+from cloister.core.declared import Declaration, Range, Whole, declarations, declared
 from cloister.core.errors import PlanError
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
@@ -28,6 +28,8 @@ Clusters = Annotated[Whole, AtMostRecords(), "number of clusters"]
 PublicSeed = Annotated[int, "seed of all public random choices, known to everybody"]
 Target = Annotated[str, "column that is predicted"]
 Keep = Annotated[tuple[str, ...], "columns that are left as they are"]
+Dates = tuple[Annotated[int, Range(0)], ...]
+"""The columns of dates of a task, which are years with a fraction; a public fact."""
 
 
 @declared

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloister.app.forecast import (
     WITHOUT_SITE,
     category_warnings,
+    expected,
     margins,
     plan_warnings,
     privacy_warnings,
@@ -218,9 +220,7 @@ def test_an_epsilon_that_protects_little_is_doubted() -> None:
         assert any(f"epsilon {epsilon:g} is large" in doubt for doubt in doubts) == is_large
 
 
-@pytest.mark.parametrize(
-    "name", ["count", "describe", "survival", "tabulate", "table1", "pca", "auto"]
-)
+@pytest.mark.parametrize("name", ["count", "describe", "survival", "tabulate", "table1", "pca"])
 def test_a_wanted_margin_leads_to_the_least_epsilon_that_gives_it(name: str) -> None:
     task, example = TASKS[name], example_of(TASKS[name])
     schema = schema_of(example.columns)
@@ -234,6 +234,44 @@ def test_a_wanted_margin_leads_to_the_least_epsilon_that_gives_it(name: str) -> 
     tighter = make_plan(task, schema, ["here"], budget=None, want={key: margin / 2}, **asked)
     assert tighter.budget is not None
     assert tighter.budget.epsilon > 1.5
+
+
+@pytest.mark.parametrize("name", ["auto", "fastlloyd"])
+def test_the_forecast_of_a_centre_with_a_verdict_is_a_range_that_nobody_can_want(name: str) -> None:
+    schema = schema_of(example_of(TASKS[name]).columns)
+    asked = {"nominal_n": 20_000, "n_clusters": 3}
+    plan = make_plan(TASKS[name], schema, ["here"], budget=Budget(1.0, 1e-6), **asked)
+    ranges, _ = expected(plan)
+    assert "depends on how far apart the groups lie" in ranges.title
+    assert all(" to ± " in row[1] for row in ranges.rows)
+    assert "result" not in margins(plan)
+    with pytest.raises(PlanError, match=r"'result', whose error depends on .* it can name size"):
+        make_plan(TASKS[name], schema, ["here"], budget=None, want={"result": 0.1}, **asked)
+    # Without verdicts the forecast is that of the noise.
+    few = make_plan(
+        TASKS["glloyd"], schema, ["here"], budget=Budget(1.0, 1e-6), nominal_n=20_000, n_clusters=3
+    )
+    assert "result" in margins(few)
+
+
+def test_a_wanted_margin_may_have_a_printed_name() -> None:
+    ends = {"age": (0.0, 100.0), "weight": (0.0, 300.0)}
+    columns = [Column(name=c, type="number", min=low, max=high) for c, (low, high) in ends.items()]
+    schema = Schema(dataset="x", unit="row", columns=columns)
+    asked: dict[str, Any] = {"budget": None, "nominal_n": 5000}
+    both = make_plan(TASKS["statistics"], schema, ["a"], want={"mean": 0.5}, **asked)
+    age = make_plan(TASKS["statistics"], schema, ["a"], want={"age": 0.5}, **asked)
+    weight = make_plan(TASKS["statistics"], schema, ["a"], want={"weight": 0.5}, **asked)
+    count = make_plan(TASKS["count"], schema, ["a"], want={"the result": 30.0}, **asked)
+    assert age.budget
+    assert both.budget
+    assert weight.budget
+    assert count.budget
+    assert age.budget.epsilon < weight.budget.epsilon == both.budget.epsilon
+    (_, table) = sorted(expected(weight), key=lambda one: len(one.headings))
+    assert [row[0] for row in table.rows] == ["age", "weight"]
+    with pytest.raises(PlanError, match=r"\(age, weight, count, mean\), got result"):
+        make_plan(TASKS["statistics"], schema, ["a"], want={"result": 0.5}, **asked)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,15 @@ RECORDS = around(600.0, 12.0)
         ),
         (
             ("9 bins. Medians: ", "age ", one(1), ". The rest is ", one(2)),
-            [("Medians", "age"), ("", "The rest is")],
+            [("Medians", "age"), ("", "The rest")],
+        ),
+        (
+            ("The first component has a share of ", one(1), " of the variance."),
+            [("", "The first component, share")],
+        ),
+        (
+            ("Most frequent: bread, a share of ", one(1), "."),
+            [("Most frequent", "bread, share")],
         ),
         (("Half by: ", "a ", one(np.nan), ", ", "b ", one(2)), [("Half by", "b")]),
     ],

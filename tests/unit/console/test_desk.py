@@ -20,6 +20,7 @@ from starlette.datastructures import ImmutableMultiDict
 from starlette.testclient import TestClient
 
 from cloister.app.answer import Answer
+from cloister.app.files import schemas_of
 from cloister.app.worker import ANSWER, events_in
 from cloister.cli import _parser
 from cloister.console.desk import desk_app, warm_up
@@ -28,6 +29,7 @@ from cloister.console.jobs import EVENTS, LOG
 from cloister.console.preview import preview_of
 from cloister.console.questions import FormState
 from cloister.core.capability import CAPABILITIES, COMMANDS, QUESTION_GROUPS, QUESTIONS
+from cloister.data import read_rows
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
@@ -392,12 +394,44 @@ def test_a_loss_is_shown_with_a_button_that_mends_it(desk: TestClient, folder: P
     assert "decimal =" not in page  # a field of the page, not a key of a file
     assert not list(folder.glob("*.toml"))
     ((_, words),) = buttons(page)
-    assert words == "Set the field 'Decimal sign' to '1,5'."
-    value = '["decimal", "", ","]'
+    assert words == "Set 'Decimal sign' to '1,5' for south.csv."
+    value = '["decimal", "", ",", ["south.csv"]]'
     assert f'value="{value}"' in page or value in page
-    (folder / "north.csv").write_text("\n".join(["age;weight;smoker;asthma", *lines]))
     assert say(desk, apply=value)[0].startswith("/question")
-    assert Schema.load(folder / "ward.toml").decimal == ","
+    assert Schema.load(folder / "ward.toml").decimal == "."
+    settings = tomllib.loads((folder / "ward-reading.toml").read_text())
+    assert settings == {"north.csv": {}, "south.csv": {"decimal": ","}}
+
+
+def test_a_proposal_is_for_the_files_that_need_it(desk: TestClient, folder: Path) -> None:
+    """Of two files, 1 means yes in the first and no in the second."""
+    ages = np.random.default_rng(2).integers(20, 90, 300).tolist()
+    for name, (yes, no) in zip(FILES, ((1, 0), (2, 1)), strict=True):
+        rows = [f"{age},70,{yes if age > 75 else no},no" for age in ages]
+        (folder / name).write_text("\n".join(["age,weight,smoker,asthma", *rows]))
+    said = {"type-2": "boolean", "categories-2": ""}
+    where, page = say(desk, **said, **{"as-is": "1"})
+    assert where.startswith("/columns")
+    assert "Words without a meaning would bias an answer" in page
+    assert "Use the files as they are" not in page
+    ((apply, words),) = buttons(page)
+    assert words == "Set 'Other words' of 'smoker' to '2 = true; 1 = false' for south.csv."
+    where, page = say(desk, apply=apply, **said)
+    assert where.startswith("/question"), problem(page)
+    agreed, reading = Schema.load(folder / "ward.toml"), folder / "ward-reading.toml"
+    paths = [folder / name for name in FILES]
+    for path, schema in schemas_of(agreed, paths, reading).items():
+        np.testing.assert_array_equal(read_rows(path, schema)[:, 2], np.array(ages) > 75)
+    for_all = {**said, "spellings-2": "2 = true; 1 = false"}
+    where, page = say(desk, **for_all, **{"as-is": "1"})
+    assert where.startswith("/columns")
+    assert "north.csv: column 'smoker': '1' and '0' are both read as false" in page
+    assert "north.csv: column 'smoker' has the same value in all rows." in page
+    assert "south.csv: column 'smoker' has" not in page
+    for wrong in ("[]", "x", '{"north.csv": 1}', '{"north.csv": {"columns": 1}}'):
+        form = {**SAID, **said, "file": list(FILES), "csrf": token(desk), "settings": wrong}
+        page = unescape(desk.post("/columns", data=form).text)
+        assert "this button names no setting" in page, wrong
 
 
 def test_all_proposals_are_applied_at_once(desk: TestClient, folder: Path) -> None:
@@ -413,9 +447,12 @@ def test_all_proposals_are_applied_at_once(desk: TestClient, folder: Path) -> No
     sent = {"apply-all": "1", "proposal": [unescape(one) for one in proposals]}
     where, page = say(desk, **said, **sent)  # type: ignore[arg-type]  # a field with several texts
     assert where.startswith("/question"), problem(page)
-    schema = Schema.load(folder / "ward.toml")
-    assert schema.decimal == ","
-    assert {"J", "Ja"} <= {*schema.columns[2].spellings["true"]}
+    settings = tomllib.loads((folder / "ward-reading.toml").read_text())
+    assert [one["decimal"] for one in settings.values()] == [",", ","]
+    assert [one["columns"]["smoker"]["spellings"]["true"] for one in settings.values()] == [
+        ["J"],
+        ["Ja"],
+    ]
 
 
 def test_each_file_can_have_its_own_format(desk: TestClient, folder: Path, ledger: Path) -> None:
@@ -454,17 +491,19 @@ def test_yes_and_no_of_another_language_are_mended_on_the_page(
     assert where.startswith("/columns")
     assert "north.csv: 60 of 400 rows (15.0%) are left out." in page
     assert "'J' not understood; they look like a boolean (60 rows)" in page
-    assert buttons(page)[0][1] == "Set the field 'Other words' of 'smoker' to 'J = true'."
-    apply = '["spellings", "smoker", "J = true"]'
-    assert apply in page
+    words = "Set 'Other words' of 'smoker' to 'J = true' for north.csv, south.csv."
+    ((apply, shown),) = buttons(page)
+    assert shown == words
+    assert apply == '["spellings", "smoker", {"true": ["J"]}, ["north.csv", "south.csv"]]'
     where, _ = say(desk, apply=apply, **said)
     assert where.startswith("/question")
-    assert Schema.load(folder / "ward.toml").columns[2].spellings == {"true": ("J",)}
+    settings = tomllib.loads((folder / "ward-reading.toml").read_text())
+    assert settings["south.csv"]["columns"]["smoker"]["spellings"] == {"true": ["J"]}
     assert say(desk, **said, **{"spellings-2": "J = true; nope = false"})[0].startswith("/question")
     for wrong in ("J", "J = ", "= true", "J = maybe"):
         where, page = say(desk, **said, **{"spellings-2": wrong})
         assert where.startswith("/columns"), wrong
-    for wrong in ("", "x", "[1]", '["dataset", "no", "x"]', '["name", "smoker", "x"]', "[[]]"):
+    for wrong in ("", "x", "[1]", '["decimal", "", ","]', "[[]]", '["a", "b", "c", "d"]'):
         assert "this button names no setting" in problem(say(desk, apply=wrong, **said)[1])
 
 
@@ -476,13 +515,15 @@ def test_codes_of_missing_cells_are_mended_on_the_page(desk: TestClient, folder:
     assert where.startswith("/columns")
     assert "column 'age': '999' out of range; if they mark missing cells." in page
     assert [words for _, words in buttons(page)] == [
-        f"Set the field 'Missing cells' of 'age' to '{code}'." for code in ("999", "9999")
+        f"Set 'Missing cells' of 'age' to '{code}' for {name}."
+        for name, code in zip(FILES, ("999", "9999"), strict=True)
     ]
     assert "absent =" not in page
     proposals = [unescape(one) for one in re.findall('name="proposal" value="(.*?)">', page)]
     where, page = say(desk, **{"apply-all": "1", "proposal": proposals})  # type: ignore[arg-type]
     assert where.startswith("/question"), problem(page)
-    assert Schema.load(folder / "ward.toml").columns[0].absent == ("999", "9999")
+    settings = tomllib.loads((folder / "ward-reading.toml").read_text())
+    assert settings["south.csv"]["columns"]["age"]["absent"] == ["9999"]
     assert say(desk, **{"absent-0": "999,5 | 9999 |999"})[0].startswith("/question")
     assert Schema.load(folder / "ward-2.toml").columns[0].absent == ("999,5", "9999", "999")
     assert say(desk, **{"as-is": "1"})[0].startswith("/question")
@@ -522,7 +563,7 @@ def test_files_are_used_as_they_are_only_where_a_person_says_so(
     desk: TestClient, folder: Path, ledger: Path
 ) -> None:
     for name in FILES:
-        rows = ["50,70,J,no"] * 60 + ["40,70,N,no"] * 340
+        rows = ["50,70,,no"] * 60 + ["40,70,N,no", "40,70,Y,no"] * 170
         (folder / name).write_text("\n".join(["age,weight,smoker,asthma", *rows]))
     said = {"type-2": "boolean", "categories-2": ""}
     where, page = say(desk, **said, **{"as-is": "1"})
@@ -542,8 +583,10 @@ def test_files_are_used_as_they_are_only_where_a_person_says_so(
         assert time.monotonic() < end
         time.sleep(0.2)
     assert "--max-loss 1" in page
+    assert "north.csv: 340 of 400 rows are used. north.csv: column 'age' has" not in page
+    assert "north.csv: 340 of 400 rows are used. south.csv: 340 of 400 rows are used." in page
     kept = [path.read_bytes() for path in (folder / "tabulate").iterdir()]
-    assert not any(b"not understood" in text for text in kept)
+    assert not any(b"340" in text and b"rows are used" in text for text in kept)
 
 
 def test_a_few_empty_cells_stop_nobody(desk: TestClient, folder: Path) -> None:

@@ -13,7 +13,15 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from cloister import DPKaplanMeier, DPKMeans, DPLogisticRegression, DPTable, Ledger, Schema
+from cloister import (
+    DPKaplanMeier,
+    DPKMeans,
+    DPLogisticRegression,
+    DPTable,
+    Ledger,
+    Schema,
+    dp_quantiles,
+)
 from cloister.core.errors import DataError, DataLossWarning, PlanError
 from cloister.data import (
     Baskets,
@@ -75,6 +83,12 @@ def test_other_words_for_yes_and_no_have_a_remedy_that_mends_them(
         column = {"name": "paid", "type": "boolean", "spellings": found.value}
         mended = check_file(table, schema(column))
         assert (mended.lost, mended.remedies) == (0, ())
+
+
+def test_words_among_numbers_may_be_categories_or_absent() -> None:
+    found, sentence = remedy(["m", "f"] * 9, AGE)
+    assert found is None
+    assert "a schema can list words as categories, or as absent" in sentence
 
 
 def test_2_beside_0_and_1_is_no_code_of_r() -> None:
@@ -267,3 +281,49 @@ def test_arrays_have_a_limit_too() -> None:
     data[:10] = np.nan
     with pytest.raises(DataError):
         DPKMeans(1, epsilon=1.0, bounds=(0, 2), nominal_n=100).fit(data)
+
+
+# Clipped values -----------------------------------------------------------------------------------
+
+HEIGHTS = np.linspace(1.5, 2.1, 100)[:, None]  # m
+
+
+@pytest.mark.parametrize(
+    ("bounds", "side"),
+    [
+        ((0.0, 1.5), "99.0% of its values are above"),
+        ((2.0, 3.0), "83.0% of its values are below"),
+        ((1.6, 2.0), "17.0% of its values are below and 17.0% of its values are above"),
+    ],
+)
+def test_the_owner_hears_of_clipped_values_and_their_side(
+    bounds: tuple[float, float], side: str
+) -> None:
+    with pytest.warns(DataLossWarning, match=f"Column 'x0' of the array: {side} its bounds"):
+        DPKMeans(1, epsilon=1.0, bounds=bounds, nominal_n=100).fit(HEIGHTS)
+
+
+@pytest.mark.parametrize("fit", ["few", "search", "drop"])
+def test_clipped_values_are_not_reported_if_few_or_searched_or_dropped(fit: str) -> None:
+    low, rule = (1.53, "clip") if fit == "few" else (1.7, "clip")
+    if fit == "drop":
+        rule = "drop"
+    height = {"name": "x0", "type": "number", "min": low, "max": 3.0, "out_of_range": rule}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        common: dict[str, Any] = {"epsilon": 1.0, "nominal_n": 100, "max_loss": 1.0}
+        table = pd.DataFrame(HEIGHTS, columns=["x0"])
+        if fit == "search":
+            dp_quantiles(table, [0.5], bounds=schema(height), **common)
+            DPKMeans(
+                1, bounds=schema(height), prepare=[("bounds", {}), ("standardise", {})], **common
+            ).fit(table)
+        else:
+            DPKMeans(1, bounds=schema(height), **common).fit(table)
+    assert not any("clipped" in str(warning.message) for warning in caught)
+
+
+def test_a_missing_cell_is_no_value_that_could_be_clipped() -> None:
+    cells = [None] * 90 + [1.0] * 9 + [99.0]
+    (sentence,) = check_file(pd.DataFrame({"age": cells}), schema(AGE)).clips
+    assert "10.0% of its values are above" in sentence

@@ -77,6 +77,22 @@ def test_a_limit_counts_over_chunks_by_hand() -> None:
     assert limit.keep(pa.array(["b"]), np.ones(1, bool)).tolist() == [False]
 
 
+def test_a_unit_that_is_not_admitted_keeps_no_row() -> None:
+    asked: list[str] = []
+
+    def admits(unit: str) -> bool:
+        asked.append(unit)
+        return unit != "7"
+
+    limit = UnitLimit(1, admits)
+    kept = limit.keep(pa.array(["a", "07", "b", None]), np.array([1, 1, 0, 1], bool))
+    assert kept.tolist() == [True, False, False, False]
+    # A unit without a usable row did not arrive, and is not asked for.
+    assert asked == ["a", "7"]
+    # Not a loss of rows: they were left out by a rule, as rows beyond the limit are.
+    assert limit.beyond == 1
+
+
 def test_no_limit_keeps_what_can_be_used() -> None:
     usable = np.array([True, False])
     assert UnitLimit(None).keep(None, usable) is usable

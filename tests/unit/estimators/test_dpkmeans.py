@@ -459,7 +459,7 @@ def ledger() -> Any:
         ({"bounds": None}, "bounds"),
         ({"bounds": "from data"}, "would leak"),
         ({"bounds": (1, -1)}, "min must be below max"),
-        ({"bounds": ([0, 0, 0], [1, 1, 1])}, "2 numbers"),
+        ({"bounds": ([0, 0, 0], [1, 1, 1])}, "for 2 columns"),
         ({"bounds": 5}, "bounds"),
         ({"bounds": (0, float("nan"))}, ""),
         ({"n_clusters": 0}, "n_clusters"),

@@ -441,3 +441,14 @@ def test_a_table_without_records_stops_no_fit(name: str) -> None:
         warnings.simplefilter("ignore", UserWarning)
         every_lost = local(name)[0].set_params(max_loss=1.0)
         fitted(every_lost, every, np.array([0.0, 1.0, 1.0]) if target else None)
+
+
+def test_attributes_and_arguments_that_need_another_say_which() -> None:
+    rows = np.random.default_rng(0).uniform([0, -3], [100, 9], (N, 2))
+    model = plain(DPOutlierDetector).fit(rows)
+    with pytest.raises(AttributeError, match="flagged_ is not released; fit with count_share > 0"):
+        _ = model.flagged_
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        _ = model.other
+    with pytest.raises(PlanError, match="formula needs a schema as bounds"):
+        plain(DPGeneralizedLinearRegressor, formula="y ~ x").fit(rows)

@@ -8,13 +8,21 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.naive_bayes import GaussianNB
+from sklearn.svm import LinearSVC
 
 import cloister.app.job
 from cloister import Budget, DPKMeans, DPNaiveBayes, Ledger, Schema, cluster_quality, evaluate
 from cloister.core.display import Curve, Heatmap
-from cloister.core.errors import BudgetExceeded, DataError, PlanError, PrivacyWarning
+from cloister.core.errors import (
+    BudgetExceeded,
+    DataError,
+    DataLossWarning,
+    PlanError,
+    PrivacyWarning,
+)
 from cloister.estimators.measures import Measures
 from cloister.testing import ZeroNoise
 
@@ -232,3 +240,44 @@ def test_truth_must_be_there_and_as_long() -> None:
         evaluate(model, X, epsilon=1.0, nominal_n=10)
     with pytest.raises(DataError, match="one label for each"):
         evaluate(model, X, TWO[:5], epsilon=1.0, nominal_n=10)
+
+
+@pytest.mark.parametrize("kind", [GradientBoostingClassifier, LinearSVC])
+def test_rows_that_the_model_refuses_are_left_out_and_counted(kind: Any) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1000, 2))
+    model = kind().fit(rows, rows[:, 0] > 0)
+    rows[:20, 1] = np.nan
+    with pytest.warns(DataLossWarning, match="20 of 1,000 rows"):
+        evaluate(model, rows, rows[:, 0] > 0, epsilon=1.0, nominal_n=1000)
+    rows[:100, 1] = np.nan
+    with pytest.raises(DataError, match="100 of 1,000 rows"):
+        evaluate(model, rows, rows[:, 0] > 0, epsilon=1.0, nominal_n=1000)
+
+
+def test_scores_that_are_given_have_the_measures_of_the_model_that_gave_them() -> None:
+    model = LogisticRegression().fit(X[TRAIN], TWO[TRAIN])
+    by_model = measured(model, TWO)
+    options: dict[str, Any] = {"epsilon": 1.0, "nominal_n": 1500, "classes": [0, 1]}
+    risk = model.predict_proba(X[TEST])[:, 1]
+    with pytest.warns(PrivacyWarning, match="not given"):
+        found = evaluate(scores=risk, truth=TWO[TEST], **options)
+    assert found.names == by_model.names
+    assert found["auc"].value == pytest.approx(by_model["auc"].value, abs=0.05)
+    with pytest.warns(PrivacyWarning, match="not given"):
+        halves = evaluate(
+            scores=[risk[:500], risk[500:]], truth=[TWO[TEST][:500], TWO[TEST][500:]], **options
+        )
+    assert halves["auc"].value == pytest.approx(by_model["auc"].value, abs=0.05)
+    with pytest.raises(PlanError, match="one of them"):
+        evaluate(scores=risk, predictions=risk, truth=TWO[TEST], **options)
+    with pytest.raises(PlanError, match="classes must be two"):
+        evaluate(scores=risk, truth=TWO[TEST], epsilon=1.0)
+
+
+def test_a_measure_of_a_class_has_the_name_of_its_row() -> None:
+    found = measured(LogisticRegression().fit(X[TRAIN], TWO[TRAIN]), TWO)
+    frame = found.to_frame()
+    assert {name: found[name].value for name in frame.index} == frame["value"].to_dict()
+    with pytest.raises(KeyError, match=r"recall\[0\]"):
+        found["recall"]

@@ -254,16 +254,22 @@ def test_y_has_a_label_for_each_record() -> None:
 @pytest.mark.parametrize(
     "bounds",
     [
-        ([18, 300], [100, 850]),
-        ((18, 300), (100, 850)),
         [(18, 100), (300, 850)],
         {"score": (300, 850), "age": (18, 100)},
+        {"age": [18, 100], "score": np.array([300, 850])},
         (np.array([18, 300]), np.array([100, 850])),
     ],
 )
 def test_bounds_have_one_meaning_each(bounds: Any) -> None:
     columns = plain_schema(bounds, ("age", "score"), None).columns
     assert [(column.min, column.max) for column in columns] == [(18, 100), (300, 850)]
+
+
+def test_labels_of_other_classes_and_tables_by_name_are_refused_with_a_remedy() -> None:
+    with pytest.raises(DataError, match=r"y has no label of the classes \['no', 'yes'\]"):
+        DPNaiveBayes(**{**CLASSES, "classes": ["no", "yes"]}).fit(X, Y)
+    with pytest.raises(DataError, match=r"got a dict; give list\(X.values\(\)\)"):
+        DPNaiveBayes(**CLASSES).fit({"a": X}, Y)
 
 
 def test_only_numbers_are_bounds_of_all_columns() -> None:
@@ -274,13 +280,9 @@ def test_only_numbers_are_bounds_of_all_columns() -> None:
 @pytest.mark.parametrize(
     "bounds",
     [
-        ([18], [100]),
-        [[18, 100], [300, 850]],
-        np.array([[18, 100], [300, 850]]),
-        [(18, 100)],
-        {"age": (18, 100)},
-        {"age": (18, 100), "score": (300, 850), "more": (0, 1)},
         (1, 2, 3),
+        [(18, 100), (300, 850, 900)],
+        {"age": (18, 100), "score": 850},
         "ab",
         None,
         5,
@@ -288,4 +290,43 @@ def test_only_numbers_are_bounds_of_all_columns() -> None:
 )
 def test_other_forms_of_bounds_are_refused(bounds: Any) -> None:
     with pytest.raises(PlanError, match="bounds must be public numbers"):
+        plain_schema(bounds, ("age", "score"), None)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        ((18, 80), (40, 200)),
+        ([18, 80], [40, 200]),
+        [[18, 80], [40, 200]],
+        np.array([[18, 80], [40, 200]]),
+    ],
+)
+def test_two_sequences_that_could_be_pairs_are_refused(bounds: Any) -> None:
+    with pytest.raises(
+        PlanError, match=r"(?s)two meanings.*write \[\(18.0, 80.0\), \(40.0, 200.0\)\]"
+    ):
+        plain_schema(bounds, ("age", "weight"), None)
+
+
+def test_two_sequences_that_cannot_be_pairs_are_lower_and_upper_bounds() -> None:
+    columns = plain_schema(([60, 40], [220, 140]), ("systolic", "diastolic"), None).columns
+    assert [(column.min, column.max) for column in columns] == [(60, 220), (40, 140)]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "sentence"),
+    [
+        ({"age": (18, 100)}, "bounds lacks 'score'; the columns are 'age', 'score'"),
+        (
+            {"age": (18, 100), "score": (300, 850), "more": (0, 1)},
+            "bounds also has 'more'; the columns are 'age', 'score'",
+        ),
+        ([(18, 100)], "2 columns .'age', 'score'., got 1 lower and 1 upper"),
+        (([18], [100]), "2 columns .'age', 'score'., got 1 lower and 1 upper"),
+        (([18, 300], [100]), "got 2 lower and 1 upper"),
+    ],
+)
+def test_bounds_of_other_columns_name_them(bounds: Any, sentence: str) -> None:
+    with pytest.raises(PlanError, match=sentence):
         plain_schema(bounds, ("age", "score"), None)

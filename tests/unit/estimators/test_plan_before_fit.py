@@ -139,6 +139,15 @@ def test_a_proposal_reads_no_value_and_no_list_of_categories(tmp_path: Path) -> 
     assert Schema.propose(tmp_path / "t.parquet", some).columns[0].type == "integer"
     text = Schema.propose(tmp_path / "t.csv", {**some, "ill": "yes-no"})
     assert [column.type for column in text.columns][:3] == ["number", "number", "boolean"]
+    for pair in ([0, 120], np.array([0, 120])):
+        (age,) = Schema.propose(FRAME[["age"]], {"age": pair}).columns
+        assert (age.type, age.min, age.max) == ("integer", 0.0, 120.0)
+    (seen,) = Schema.propose(FRAME[["seen"]], {"seen": ["2010-01-01", "2026-01-01"]}).columns
+    assert (seen.type, seen.min) == ("date", 2010.0)
+    assert Schema.propose(FRAME[["age"]], {"age": ["1", "2"]}).columns[0].categories == ("1", "2")
+    for given in ({0: "no", 1: "yes"}, {"f", "m"}, 5):
+        with pytest.raises(PlanError, match=r"'sex' must be .low, high., a list of categories"):
+            Schema.propose(FRAME[["sex"]], {"sex": given})
     with pytest.raises(PlanError, match="no column 'town'"):
         Schema.propose(FRAME, {"town": (0, 1)})
     with pytest.raises(DataError, match="named columns"):

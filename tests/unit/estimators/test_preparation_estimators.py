@@ -17,9 +17,11 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from cloister import (
     DPPCA,
+    AccuracyWarning,
     BudgetExceeded,
     DPBounds,
     DPKMeans,
+    DPLogisticRegression,
     DPStandardScaler,
     Ledger,
     PlanError,
@@ -118,6 +120,22 @@ def test_categories_of_a_schema_pass_or_enter_one_by_one() -> None:
     assert directions.get_feature_names_out().tolist() == ["pc1", "pc2"]
     with pytest.raises(PlanError, match="categories"):
         directions.inverse_transform(directions.transform(frame))
+
+
+def test_codes_of_categories_are_no_numbers_for_the_next_estimator() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": X[:, 0], "work": rng.choice(["a", "b", "c"], 2000)})
+    schema = Schema.propose(frame, {"age": (0, 100), "work": ["a", "b", "c"], "ill": ["no", "yes"]})
+    frame["ill"] = np.where(
+        rng.random(2000) < np.where(frame["work"] == "b", 0.9, 0.1), "yes", "no"
+    )
+    scaler = DPStandardScaler(epsilon=1.0, bounds=schema.select(["age", "work"]), nominal_n=2000)
+    with pytest.warns(AccuracyWarning, match=r"'work'.*prepare=\[\('standardise', {}\)\]"):
+        scaler.fit_transform(frame[["age", "work"]])
+    model = DPLogisticRegression(
+        epsilon=8.0, bounds=schema, target="ill", nominal_n=2000, prepare=[("standardise", {})]
+    ).fit(frame)
+    assert model.score(frame, frame["ill"]) > 0.85  # by the codes 0, 1, 2: at most 2 of 3
 
 
 def test_a_pipeline_of_scikit_learn_pays_one_ledger_for_every_step() -> None:

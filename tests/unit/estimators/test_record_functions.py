@@ -128,6 +128,22 @@ def test_our_code_tells_what_a_regressor_of_scikit_learn_tells(name: str) -> Non
     np.testing.assert_allclose(code(X)[:, 0], model.predict(X), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("y", [TWO, THREE], ids=["two", "three"])
+def test_a_row_that_scikit_learn_refuses_has_no_score(name: str, y: Any) -> None:
+    model = fitted(CLASSIFIERS[name], y)
+    code = record_functions(model)
+    assert code is not None
+    gap = np.where([[True, False, False, False, False]], np.nan, X[:1])
+    try:
+        expected = model.predict(gap)
+    except ValueError:
+        assert np.isnan(code(gap)).all()
+        assert code.labels(gap).tolist() == [-1]
+    else:
+        np.testing.assert_array_equal(model.classes_[code.labels(gap)], expected)
+
+
 def test_a_boosted_mean_of_counts_is_the_exponential_of_its_trees() -> None:
     model = HistGradientBoostingRegressor(max_iter=12, loss="poisson").fit(X, TWO)
     code = record_functions(model)

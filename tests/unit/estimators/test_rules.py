@@ -431,3 +431,28 @@ def test_a_catalogue_is_public_and_has_truth_values_only() -> None:
     other = run_job(Count, SCHEMA, {"a": []}, epsilon=1.0, nominal_n=1)
     with pytest.raises(PlanError, match="must come from the task 'apriori'"):
         _ = RuleSet(other).itemsets
+
+
+def test_a_series_of_baskets_is_a_list_of_baskets() -> None:
+    lists = [["bread", "milk"], ["tea"]] * 500
+    options: dict[str, Any] = {"catalogue": list(ITEMS), "epsilon": 1.0, "nominal_n": 1000}
+    for source in (pd.Series(lists), [pd.Series(lists[:400]), pd.Series(lists[400:])]):
+        assert mine_rules(source, **options).itemsets[0].support == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("baskets", "sentence"),
+    [
+        ([["bread"], None, ["tea"]], r"basket 1 of X must be a list or set of items, got None"),
+        (["bread", ["tea"]], "basket 0 of X"),
+        ([[1, 2], [3]], r"items of baskets must be texts, got 1; give each item as str\(item\)"),
+    ],
+)
+def test_an_element_that_is_no_basket_is_named(baskets: Any, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        mine_rules(baskets, catalogue=list(ITEMS), epsilon=1.0, nominal_n=1000)
+
+
+def test_a_released_set_prints_as_its_table() -> None:
+    found = released()
+    assert str(found) == str(found.to_frame())

@@ -83,6 +83,23 @@ def test_a_data_set_needs_a_lifetime_cap_before_anything_is_spent() -> None:
         Ledger(None).open_dataset("adult")  # type: ignore[call-arg]
 
 
+def test_a_cap_is_a_budget(ledger: Ledger) -> None:
+    with pytest.raises(PlanError, match=r"cap must be a Budget such as .*, got 2.0"):
+        ledger.open_dataset("ward", cap=2.0)  # type: ignore[arg-type]
+
+
+def test_the_jobs_as_a_table_have_the_epsilon_of_each(ledger: Ledger) -> None:
+    assert ledger.to_frame().empty
+    from cloister import DPKMeans
+
+    ledger.open_dataset("w", cap=Budget(3.0, 1e-6))
+    model = DPKMeans(1, epsilon=1.0, bounds=(0, 1), nominal_n=100, ledger=ledger, dataset="w")
+    model.fit([[0.5]] * 100)
+    (job,) = ledger.to_frame("w").itertuples()
+    assert job.epsilon == pytest.approx(1.0, rel=1e-3)
+    assert (job.dataset, job.rounds, job.is_open) == ("w", model.plan_.rounds, False)
+
+
 def test_opening_again_with_the_same_values_adds_nothing(ledger: Ledger) -> None:
     head = ledger.head()
     ledger.open_dataset("adult", cap=Budget(1.0, 1e-6), unit="row")

@@ -19,6 +19,7 @@ from cloister.core.dates import as_days, decimal_years, nearest_day
 from cloister.core.display import DATE, Curve, between
 from cloister.privacy.budget import Budget
 from cloister.tasks import TASKS
+from cloister.tasks.supervised.contrasts import effects_of
 from cloister.testing import SimulatedNoise
 
 DAYS = np.arange("2019-01-01", "2025-01-01", dtype="M8[D]")
@@ -69,6 +70,8 @@ def released(task: str, **options: object) -> Release:
         *(("discretise", {}), ("standardise", {})),
         *(("outliers", {}), ("outliers", {"method": "zscore"})),
         ("tabulate", {"means": ("seen",), "by": ("ill",)}),
+        *(("auto", {"n_clusters": 2}), ("fastlloyd", {"n_clusters": 2})),
+        *(("naive-bayes", {"target": "ill", "numbers": n}) for n in ("gaussian", "binned")),
     ],
 )
 def test_text_says_days(task: str, options: dict[str, object]) -> None:
@@ -127,3 +130,16 @@ def test_edges_of_bins_have_as_many_digits_as_a_bin_needs() -> None:
     names = plan.task.cell_names(schema.names)  # type: ignore[attr-defined]  # of this task
     assert names[:2] == ("age 17 to 20.2", "age 20.2 to 23.3")
     assert names[23:25] == ("pay 0 to 300000", "pay 300000 to 610000")
+
+
+@pytest.mark.parametrize("task", ["logistic", "glm"])
+def test_a_coefficient_of_a_date_is_a_change_per_year(task: str) -> None:
+    options = {"family": "binomial", "n_units": 2000} if task == "glm" else {}
+    table = present(released(task, target="ill", **options)).displays[0]
+    assert "seen (per year)" in [row[0] for row in as_table(table).rows]
+
+
+def test_a_sentence_counts_years() -> None:
+    half_boxes = np.array([7.5, 50.0, 1.0])
+    names, _ = effects_of(["seen", "weight", "intercept"], (0, 0), (0, 0), half_boxes, ["seen"])
+    assert names == ["seen (per year)", "weight (per 10)"]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -310,8 +311,18 @@ def _happenings(outputs: list[Floats]) -> Iterator[Happening]:
                     yield Happening(column, float(place), float(within), above=True)
 
 
-AUDITED = tuple(
-    Method(method.name, method.private, partial(audit_method, method))
-    for method in METHODS.values()
+def _linked(budget: Budget, **sizes: Any) -> Audit:
+    # Shares have libraries of their own, which no other audit needs.
+    from cloister_lab.audit.linked import audit_linked
+
+    return audit_linked(budget, **sizes)
+
+
+AUDITED = (
+    *(
+        Method(method.name, method.private, partial(audit_method, method))
+        for method in METHODS.values()
+    ),
+    Method("linked", True, _linked),
 )
-"""Every method of a curator, for ``cloister audit``."""
+"""Every method of a curator, and sessions of linked tables, for ``cloister audit``."""

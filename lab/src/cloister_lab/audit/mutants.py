@@ -12,6 +12,7 @@ from functools import cache, cached_property, partial
 from itertools import count
 from math import isqrt
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from cloister.audit.checks import (
     find_canaries,
 )
 from cloister.audit.packages import Mutant
+from cloister.core.arrays import Flags
 from cloister.core.randomness import ByteSource, new_key, public_generator
 from cloister.data.schema import schema_of
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
@@ -38,6 +40,9 @@ from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Block, Floats, GridState, NoisyBlock, Records, State, Task
 from cloister.secagg.masks import GroupMask
+from cloister.shares.linking.columns import Field
+from cloister.shares.mpc import dealer
+from cloister.shares.mpc.material import Pick
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Payload
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
@@ -52,6 +57,7 @@ from cloister_lab.audit.adversary import (
     subtract_uploads,
 )
 from cloister_lab.audit.curators import audit_method, check_picks, loud_cover
+from cloister_lab.audit.linked import Game, masks, play, sensitivity
 from cloister_lab.curator.max_cover import MaxCover
 from cloister_lab.curator.published import KMeansGuarantee, SubCluster
 
@@ -694,10 +700,62 @@ _MUTANTS: dict[str, tuple[str, Callable[[], Sequence[Finding]]]] = {
         "a noisy sum beside the number of records",
         lambda: _tried(find_counts, size_without_noise),
     ),
+    "a linked size without noise": (
+        "the number of linked persons is opened as it is",
+        lambda: _played(_ExactSize("linked size")),
+    ),
+    "half the noise on linked tables": (
+        "each answer has half the noise of its plan",
+        lambda: _played(FixedNoise("linked half", 0.5)),
+    ),
+    "a linked column of words": ("an owner's numbers are not cut to their width", lambda: _uncut()),
+    "a join without masks": (
+        "bits of persons are opened without a mask",
+        lambda: _unmasked(),
+    ),
 }
 
 MUTANTS = tuple(Mutant(name, *rest) for name, rest in _MUTANTS.items())
 """Every mutant of the laboratory, each with the check that must catch it."""
+
+
+# Linked tables ------------------------------------------------------------------------------------
+
+
+class _ExactSize(FixedNoise):
+    """Draws no number of dummies."""
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        drawn = super().draw(kind, scale, size)
+        return np.zeros_like(drawn) if size == 1 else drawn
+
+
+def _played(noise: NoiseSource) -> Sequence[Finding]:
+    return play(Game(Budget(1.0, 1e-6)), 100, noise)[:2]
+
+
+def _uncut() -> Sequence[Finding]:
+    cut = Field.bits_of
+
+    def wide(self: Field, rows: Words) -> Flags:
+        if self.column.categories:
+            return cut(self, rows)
+        places = np.arange(self.column.width + 16, dtype=np.uint64) + np.uint64(self.bit)
+        return ((rows[:, self.word] >> places[:, None]) & np.uint64(1)).astype(bool)
+
+    with patch.object(Field, "bits_of", wide):
+        return (sensitivity(Game(Budget(1.0, 1e-6)), 3),)
+
+
+def _unmasked() -> Sequence[Finding]:
+    drawn = dealer._drawn
+
+    def bare(key: bytes, index: int, serial: int, material: Any) -> list[Words]:
+        parts = drawn(key, index, serial, material)
+        return [np.zeros_like(parts[0]), *parts[1:]] if isinstance(material, Pick) else parts
+
+    with patch.object(dealer, "_drawn", bare):
+        return (masks(),)
 
 
 def _seeded(seeds: count[int]) -> Callable[[], NoiseSource]:

@@ -18,6 +18,7 @@ from cloister.protocol.task import Floats
 from cloister.tasks.clustering.kmeans import FastLloyd, Lloyd
 from cloister_lab.curator import METHODS as CURATORS
 from cloister_lab.curator.max_cover import MaxCover
+from cloister_lab.curator.privgene import PrivGene
 from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments.figures import draw_heatmaps
 from cloister_lab.experiments.records import Cell, MeanOf, TidyRow, Value
@@ -32,7 +33,7 @@ _TABLES = (
 _SMALL_TABLES = ("iris",)
 _MIDDLE = 0.5  # the one epsilon of the small version
 _NEGLIGIBLE = 1.02  # FastLloyd over the optimum, below which there is no gap to speak of
-_SLOW = {MaxCover.name: 5}  # so many times fewer repeats
+_SLOW = {MaxCover.name: 5, PrivGene.name: 5}  # so many times fewer repeats
 
 
 def units(settings: Settings) -> list[Unit]:

@@ -20,6 +20,7 @@ from cloister_lab.experiments import (
     select_k,
     subcluster_figures,
     table3,
+    trust,
     verdicts,
 )
 from cloister_lab.experiments.run import Experiment
@@ -51,6 +52,7 @@ _WHAT = {
     "sum + DP, and full MPC",
     "leaks": "attacks on open federated learning, exact secure computation and our releases, "
     "beside plans' bounds",
+    "trust": "counts and k-means at one epsilon, by who has to be trusted",
     "rules": "frequent itemsets that are found over silos, and what their intervals cover",
     "yardstick": "whether released numbers hold the textbook's answer, on public tables",
 }
@@ -75,6 +77,7 @@ _RUN = {
     "evaluate": (evaluate.units, evaluate.figures, 10, 120),
     "learning": (learning.units, learning.figures, 10, 20 * 60),
     "leaks": (leaks.units, leaks.figures, 50, 12 * 60),
+    "trust": (trust.units, trust.figures, 5, 60),
     "rules": (rules.units, rules.figures, 10, 15 * 60),
     "yardstick": (yardstick.units, yardstick.figures, 240, 36 * 3600),
 }

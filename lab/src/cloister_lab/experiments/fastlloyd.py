@@ -10,6 +10,7 @@ References
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -232,11 +233,10 @@ def draw_areas(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     table: list[Cell] = []
     for panel, place in zip(_PANELS, ("n_features", "n_clusters"), strict=True):
         of_panel = [row for row in shares if row["panel"] == panel]
-        cells = tidy.cells_of(of_panel, ("panel", "n_features", "n_clusters", "method"), "ratio")
+        by = ("panel", "n_features", "n_clusters", "method")
+        cells = _without_lone_starts(tidy.cells_of(of_panel, by, "ratio"), of_panel, by)
         panels |= panels_of(cells, panel, "{method}", place, "ratio")
-        table += _long(
-            cells, ("panel", "n_features", "n_clusters", "method"), "ratio", "area_over_sulloyd"
-        )
+        table += _long(cells, by, "ratio", "area_over_sulloyd")
     files.append(
         draw_panels(
             out / "fastlloyd-fig3.png",
@@ -245,7 +245,7 @@ def draw_areas(rows: Sequence[TidyRow], out: Path) -> list[Path]:
             x_label="columns (left), clusters (right)",
             y_label="area over SuLloyd's",
             x_log=True,
-            y_log=False,
+            y_log=True,
             columns=2,
         )
     )
@@ -352,6 +352,23 @@ def _areas(rows: Sequence[TidyRow], over: str = "lloyd") -> list[TidyRow]:
         {**row, "ratio": tidy.number(row, "area") / level[row["dataset"]]}
         for row in (*found, *(flat if over != "lloyd" else ()))
         if row["dataset"] in level
+    ]
+
+
+def _without_lone_starts(
+    cells: Sequence[Cell], rows: Sequence[TidyRow], by: Sequence[str]
+) -> list[Cell]:
+    """Return cells without an interval where a table has one start.
+
+    There the divisor is one run of the same table, so SuLloyd over itself is 1 without any spread.
+    """
+    starts = Counter((*(row[name] for name in by), row["dataset"]) for row in rows)
+    lone = {key[:-1] for key, count in starts.items() if count < 2}
+    return [
+        {**cell, "ratio": MeanOf(cell["ratio"].mean, math.nan, 1)}
+        if tuple(cell[name] for name in by) in lone
+        else cell
+        for cell in cells
     ]
 
 

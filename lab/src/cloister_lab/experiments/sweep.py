@@ -31,7 +31,15 @@ from cloister_lab.lloyd import nearest
 
 _NAMES = (
     *("lloyd", "sulloyd", "glloyd", "fastlloyd", "auto", "eugkm", "hybrid", "lshtree"),
-    *("feddp-init", "dpem", "balcan", "maxcover-histogram", "kmeans-guarantee-dp", "subcluster-dp"),
+    *(
+        "feddp-init",
+        "dpem",
+        "balcan",
+        "maxcover-histogram",
+        "one-round",
+        "kmeans-guarantee-dp",
+        "subcluster-dp",
+    ),
 )
 TASKS: dict[str, type[Task]] = {name: installed()[name] for name in _NAMES}
 """Every task that clusters, by name."""

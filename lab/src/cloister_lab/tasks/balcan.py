@@ -11,6 +11,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from math import log, sqrt
 from typing import Annotated, ClassVar, Self
@@ -77,10 +78,10 @@ class Balcan(Recovered):
 
     def __post_init__(self) -> None:
         _ = self._recovery.block(0)  # its checks are ours
-        if self._cells(self.levels) > MAX_CELLS:
+        if self._tree.cells(self.levels) > MAX_CELLS:
             raise PlanError(
-                f"levels={self.levels} makes {self._cells(self.levels)} cubes, a level has at most "
-                f"{MAX_CELLS}; use fewer."
+                f"levels={self.levels} makes {self._tree.cells(self.levels)} cubes, a level has at "
+                f"most {MAX_CELLS}; use fewer."
             )
 
     @classmethod
@@ -108,66 +109,130 @@ class Balcan(Recovered):
             return self._recovered(t)
         # A record is in one cube of each level, and adds `one` there.
         one, levels = 1 << COUNT_BITS, self.levels
-        size = sum(self._cells(level) for level in range(1, levels + 1))
-        return (Block("cubes", (size,), levels * one, levels * one**2, self.shares[0]),)
+        return (Block("cubes", (self._tree.size,), levels * one, levels * one**2, self.shares[0]),)
 
     def counts(self, projected: Integers) -> Iterator[Integers]:
         """Yield the numbers of records in the cubes of each level."""
         for level in range(1, self.levels + 1):
-            cubes = self._cubes_of(projected, level)
-            yield np.bincount(cubes, minlength=self._cells(level))
+            cubes = self._tree.cubes_of(projected, level)
+            yield np.bincount(cubes, minlength=self._tree.cells(level))
 
     def group(self, released: NoisyBlock) -> Floats:
         """Return middles of crowded cubes, chosen by local search."""
         one = float(1 << COUNT_BITS)
-        points, weights = self._crowded(released.values / one, released.noise_std / one)
+        counts = released.values / one
+        crowd = self._tree.crowded(counts, released.noise_std / one)
+        weights = crowd.weights(counts)
+        points = crowd.middles
         return points[local_search(points, weights, self.n_clusters, public_seed=self.public_seed)]
 
-    def _crowded(self, counts: Floats, noise: float) -> tuple[Floats, Floats]:
-        """Return the middles of cubes that hold records for sure, and how many their parts do not.
+    @cached_property
+    def _tree(self) -> CubeTree:
+        """The cubes."""
+        return CubeTree(self.n_axes, self.levels, self.public_seed)
 
-        A cube is split if its noisy count is above what noise alone reaches in an empty level. The
-        records of its parts that are not go to its own middle.
+
+@dataclass(frozen=True)
+class Crowd:
+    """Cubes that hold records for sure, and the box, which is first.
+
+    Parameters
+    ----------
+    middles : ndarray of shape (n_nodes, n_axes), in ``[-1, 1]``
+    nodes, parents : ndarray of shape (n_nodes,), int64
+        Place of each cube among all counts, -1 for the box; and which of these cubes holds it.
+    """
+
+    middles: Floats
+    nodes: Integers
+    parents: Integers
+
+    def weights(self, counts: Floats) -> Floats:
+        """Return how many records each cube holds beyond those of its own crowded parts.
+
+        Nobody counts the box; it has the weight 1 if no other cube has any.
+
+        Parameters
+        ----------
+        counts : ndarray of shape (size,), records, of all cubes
         """
-        parents = np.zeros((1, self.n_axes), dtype=np.int64)
-        residual = np.array([1.0])  # of the first cube, which holds all: only if nothing is found
-        points, weights = [self._middles(parents, 0)], [residual]
-        first = 0
-        for level in range(1, self.levels + 1):
-            size, side = self._cells(level), _side(level)
-            of_level, first = counts[first : first + size], first + size
-            # Numbers of the children: twice the parent's place, and one more.
-            corners = np.indices((2,) * self.n_axes).reshape(self.n_axes, -1).T
-            children = (2 * parents[:, None] + corners).reshape(-1, self.n_axes)
-            owner = np.repeat(np.arange(len(parents)), len(corners))
-            places = children - self._first_place(level)
-            inside = ((places >= 0) & (places < side)).all(axis=1)
-            children, owner, places = children[inside], owner[inside], places[inside]
-            held = of_level[np.ravel_multi_index(tuple(places.T), (side,) * self.n_axes)]
-            best = np.argsort(-held, kind="stable")[:MAX_CUBES]
-            kept = best[held[best] > noise * sqrt(2 * log(max(size, 2)))]
-            if not len(kept):
-                break
-            np.subtract.at(weights[-1], owner[kept], held[kept])
-            parents = children[kept]
-            points.append(self._middles(parents, level))
-            weights.append(held[kept].copy())
-        all_weights = np.maximum(np.concatenate(weights), 0.0)
-        if not all_weights.any():
-            all_weights[0] = 1.0
-        return np.clip(np.concatenate(points), -1.0, 1.0), all_weights
+        held = np.concatenate([[1.0], counts[self.nodes[1:]]])
+        own = held.copy()
+        np.subtract.at(own, self.parents[1:], held[1:])
+        weights: Floats = np.maximum(own, 0.0)
+        if not weights.any():
+            weights[0] = 1.0
+        return weights
 
-    def _cells(self, level: int) -> int:
+
+@dataclass(frozen=True)
+class CubeTree:
+    """Cubes of halved sides over the box, laid with a random public shift [BDLMZ17]_.
+
+    Parameters
+    ----------
+    levels : int in [1, 10]
+        The first has cubes of four times the half-width of the box, cut in half on every axis.
+    """
+
+    n_axes: int
+    levels: int
+    public_seed: int
+
+    @property
+    def size(self) -> int:
+        """Number of cubes of all levels that can hold a point of the box."""
+        return sum(self.cells(level) for level in range(1, self.levels + 1))
+
+    def cells(self, level: int) -> int:
         """Return the number of cubes of a level that can hold a point of the box."""
         return int(_side(level) ** self.n_axes)
 
-    def _cubes_of(self, projected: Integers, level: int) -> Integers:
+    def cubes_of(self, projected: Integers, level: int) -> Integers:
         """Return the number of the cube of a level that each point is in; exact integers."""
         places = ((projected - self._corner) >> (BITS + 2 - level)) - self._first_place(level)
         numbers = np.zeros(len(projected), dtype=np.int64)
         for column in places.T:
             numbers = numbers * _side(level) + column
         return numbers
+
+    def crowded(self, counts: Floats, noise: float) -> Crowd:
+        """Return the cubes whose noisy count is above what noise alone reaches in an empty level.
+
+        Parameters
+        ----------
+        counts : ndarray of shape (size,), records
+        noise : float
+            Standard deviation of each count.
+        """
+        cubes = np.zeros((1, self.n_axes), dtype=np.int64)
+        middles = [self._middles(cubes, 0)]
+        nodes, parents = [np.array([-1])], [np.array([-1])]
+        first = start = 0  # place of the level's first cube among counts, and of its first parent
+        for level in range(1, self.levels + 1):
+            size, side = self.cells(level), _side(level)
+            # Numbers of the children: twice the parent's place, and one more.
+            corners = np.indices((2,) * self.n_axes).reshape(self.n_axes, -1).T
+            children = (2 * cubes[:, None] + corners).reshape(-1, self.n_axes)
+            owner = np.repeat(np.arange(start, start + len(cubes)), len(corners))
+            places = children - self._first_place(level)
+            inside = ((places >= 0) & (places < side)).all(axis=1)
+            children, owner, places = children[inside], owner[inside], places[inside]
+            node = first + np.ravel_multi_index(tuple(places.T), (side,) * self.n_axes)
+            best = np.argsort(-counts[node], kind="stable")[:MAX_CUBES]
+            kept = best[counts[node[best]] > noise * sqrt(2 * log(max(size, 2)))]
+            if not len(kept):
+                break
+            first, start = first + size, start + len(cubes)
+            cubes = children[kept]
+            middles.append(self._middles(cubes, level))
+            nodes.append(node[kept])
+            parents.append(owner[kept])
+        return Crowd(
+            np.clip(np.concatenate(middles), -1.0, 1.0),
+            np.concatenate(nodes),
+            np.concatenate(parents),
+        )
 
     def _first_place(self, level: int) -> Integers:
         """Return the first place on each axis, among ``2**level``, that the box reaches."""

@@ -208,6 +208,9 @@ class SubClusterDP(_ZoneLoop):
     ----------
     rounds : int, >= 2, even
         Each step takes two: noisy means of the clusters, then of the parts of their zones.
+    by_size : bool
+        The authors' outlook: all ``n_clusters internal_k`` parts are shared by the noisy sizes of
+        the clusters, from one to twice `internal_k` each.
 
     Notes
     -----
@@ -225,9 +228,13 @@ class SubClusterDP(_ZoneLoop):
 
         internal_k: Annotated[Whole, "parts of a cluster"] = 2
         sub_share: Annotated[Probability, "part of the budget for the parts of clusters"] = 0.4
+        by_size: Annotated[bool, "give larger clusters more of the parts"] = False
+
+    later: ClassVar[frozenset[str]] = frozenset({"by_size"})
 
     internal_k: Whole = 2
     sub_share: Probability = 0.4
+    by_size: bool = False
 
     def __post_init__(self) -> None:
         if self.rounds % 2:
@@ -252,13 +259,18 @@ class SubClusterDP(_ZoneLoop):
         return self.rounds // 2
 
     @property
+    def _most_parts(self) -> int:
+        """Parts of a cluster that a round has room for."""
+        return 2 * self.internal_k if self.by_size else self.internal_k
+
+    @property
     def _count_word(self) -> int:
         """What a record adds to the count of its part: FastLloyd's split for radius 1."""
         return max(1, round((1 << FINE_BITS) / sqrt(sqrt(4 * self.n_features))))
 
     def start(self) -> State:
         """Return sphere-packing centres, never records, with zones that hold nobody."""
-        parts = (self.n_clusters, self.internal_k, self.n_features)
+        parts = (self.n_clusters, self._most_parts, self.n_features)
         return {
             **super().start(),
             "zone_radius": np.zeros(self.n_clusters),
@@ -274,7 +286,7 @@ class SubClusterDP(_ZoneLoop):
         return (
             Block(
                 "parts",
-                (self.n_clusters, self.internal_k, d + 1),
+                (self.n_clusters, self._most_parts, d + 1),
                 l1=isqrt(d * one**2) + self._count_word,
                 l2_squared=one**2 + self._count_word**2,
                 weight=self.sub_share / self._steps,
@@ -298,13 +310,20 @@ class SubClusterDP(_ZoneLoop):
         rng = public_generator(self.public_seed, self.name, t)
         if t % 2 == 0:
             moved, radii = self._move(t // 2, state, released)
-            offsets = draw_from_ball(rng, self.n_clusters * self.internal_k, self.n_features)
-            offsets = offsets.reshape(self.n_clusters, self.internal_k, self.n_features)
+            shape = (self.n_clusters, self._most_parts, self.n_features)
+            offsets = draw_from_ball(rng, shape[0] * shape[1], shape[2]).reshape(shape)
+            if self.by_size:
+                used = parts_by_size(moved["sizes"], self.internal_k)
+                # One that is not used lies on the first, which is nearest then.
+                unused = np.arange(self._most_parts) >= used[:, None]
+                offsets = np.where(unused[:, :, None], offsets[:, :1], offsets)
             parts = moved["centres"][:, None] + radii[:, None, None] * offsets
             return {**moved, "zone_radius": radii, "parts": parts}
         real = self._real(state)
         block = released["parts"]
+        copies = (state["parts"][:, 1:] == state["parts"][:, :1]).all(axis=2)
         counts = block.values[:, :, -1] / self._count_word
+        counts[:, 1:] = np.where(copies, 0.0, counts[:, 1:])  # noise alone: nobody is nearest
         floor = max(1.0, block.noise_std / self._count_word)
         sums = block.values[:, :, :-1] / float(1 << FINE_BITS)
         chosen = _choose(np.maximum(counts, 0.0), rng.random(self.n_clusters))
@@ -325,9 +344,29 @@ class SubClusterDP(_ZoneLoop):
         return (
             f"{self._steps} steps of k-means with {self.n_clusters} clusters, each of two sums "
             "with Gaussian noise: the number of the records near each centre and the sum of their "
-            f"differences to it; and the same for {self.internal_k} parts of a ball around each "
+            f"differences to it; and the same for {self._described_parts} of a ball around each "
             "noisy mean, of which one at random gives the new centre."
         )
+
+    @property
+    def _described_parts(self) -> str:
+        if self.by_size:
+            return f"1 to {self._most_parts} parts, by the size of the cluster,"
+        return f"{self.internal_k} parts"
+
+
+def parts_by_size(sizes: Floats, internal_k: int) -> Integers:
+    """Share parts among clusters by their noisy sizes, from 1 to ``2 internal_k`` each.
+
+    Parameters
+    ----------
+    sizes : ndarray of shape (n_clusters,), records
+    """
+    held = np.maximum(sizes, 0.0)
+    shares = held / held.sum() if held.any() else np.full(len(sizes), 1 / len(sizes))
+    parts: Floats = np.rint(shares * len(sizes) * internal_k)
+    found: Integers = np.clip(parts, 1, 2 * internal_k).astype(np.int64)
+    return found
 
 
 def draw_from_ball(rng: np.random.Generator, size: int, n_features: int) -> Floats:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cloister.app.present import present
 from cloister.app.release import Release
 from cloister.app.report import plots
-from cloister.app.text import UNCLEAR_NOTE, as_table, cell_text, day, number
+from cloister.app.text import BRACKETS_NOTE, UNCLEAR_NOTE, as_table, cell_text, day, number
 from cloister.core.dates import as_days
 from cloister.core.display import DATE, Bars, Curve, Display, Estimate, Heatmap, Table
 from cloister.core.errors import PlanError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_LEGEND = f"± and [ , ] are 95 % confidence intervals (privacy noise only). {UNCLEAR_NOTE}"
+_LEGEND = f"{BRACKETS_NOTE} {UNCLEAR_NOTE}"
 _PLACE = ("table", "row", "column")
 _NUMBERS = ("value", "low", "high", "population_low", "population_high")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.app.text import as_table, day
+from cloister.app.text import as_table, cell_text, day
 from cloister.core.arrays import Floats
 from cloister.core.display import Bars, Curve, Graph, Heatmap, Scatter
 from cloister.core.errors import PlanError
@@ -26,6 +27,8 @@ _COLOURS = (BLUE, "#b8560f", "#3b7d4f", "#8a4f9e", MUTED, "#a08300")  # for seve
 _MAX_INCHES = 22.0
 _TEXT_CELLS = 240  # a larger heat map shows colours only, since its table has the numbers
 _LABEL_LENGTH = 28
+_TICKS = 7  # on an axis of ratios
+_STEPS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,))
 _FAR = 1e100  # squares of coordinates must not overflow
 _CELL_HEIGHT = 0.52  # inches, of a cell with text
 _LETTER = 0.085  # inches, width of a letter
@@ -147,42 +150,85 @@ def _short(label: str) -> str:
 
 
 def _bars(display: Bars) -> Figure:
-    n = len(display.names)
+    n, ratio = len(display.names), display.estimate.null == 1
     figure, axes = _figure(5.6, 0.7 + 0.34 * n)
     places = np.arange(n, dtype=np.float64)
-    values, lows, highs = map(_drawable, _bounded(*_with_ends(display)))
-    if display.points:
-        known = np.isfinite(display.estimate.values)
+
+    def placed(*parts: Floats) -> tuple[Floats, ...]:
+        # Equal factors are equal distances, so ratios are placed by their logarithms.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = [np.log(np.maximum(part, 0.0)) if ratio else part for part in parts]
+        return tuple(map(_drawable, _bounded(logs[0], logs[1], logs[2])))
+
+    values, lows, highs = placed(*_with_ends(display))
+    # A value may have no interval of the noise alone, and is no point of it.
+    noise = np.isfinite(display.estimate.low + display.estimate.values) | (lows < highs)
+    known = np.isfinite(display.estimate.values)
+    if display.points or ratio:
         axes.plot(values[known], places[known], "s", color=BLUE, markersize=5)
     else:
         axes.barh(places, values, height=0.62, color=PALE, edgecolor=BLUE, linewidth=0.8)
-    if (lows < highs).any():
-        # Around the middle: a value may be outside its interval, where a bar would be negative.
-        spread, middle = (highs - lows) / 2, (lows + highs) / 2
+    wide = display.estimate.population
+    width = 2.4 if wide else 1.2
+    # Around the middle: a value may be outside its interval, where a bar would be negative.
+    spread, middle = (highs - lows) / 2, (lows + highs) / 2
+    if (drawn := noise & (lows < highs)).any():
         axes.errorbar(
-            middle, places, xerr=spread, fmt="none", ecolor=INK, elinewidth=1.2, capsize=3
+            middle[drawn],
+            places[drawn],
+            xerr=spread[drawn],
+            fmt="none",
+            ecolor=INK,
+            elinewidth=width,
+            capsize=0 if wide else 3,
         )
-    if display.points and display.estimate.population:  # the wider interval, as a thin line
-        _, wide_low, wide_high = map(_drawable, _bounded(values, *display.estimate.population))
-        axes.hlines(places, wide_low, wide_high, color=INK, linewidth=0.6)
-        lows, highs = np.minimum(lows, wide_low), np.maximum(highs, wide_high)
+    lows, highs = np.where(noise, lows, values), np.where(noise, highs, values)
+    if wide:
+        _, wide_low, wide_high = placed(display.estimate.values, *wide)
+        at = known & (wide_low < wide_high)
+        axes.hlines(places[at], wide_low[at], wide_high[at], color=INK, linewidth=0.8)
+        lows = np.where(at, np.minimum(lows, wide_low), lows)
+        highs = np.where(at, np.maximum(highs, wide_high), highs)
     for mark in display.marks:
         axes.axvline(mark, color=MUTED, linewidth=0.8, linestyle="--")
     reach = np.maximum(np.maximum(values, 0), highs)
     low = float(np.min(lows, initial=min(0.0, *display.marks, 0.0)))
     high = float(np.max(reach, initial=max(0.0, *display.marks, 0.0)))
     room = max(high - low, 1e-300)  # matplotlib warns of an axis of width 0
-    texts = (str(row[1]) for row in as_table(display).rows)
-    for place, text, end in zip(places, texts, reach, strict=True):
+    for place, text, end in zip(places, _bar_texts(display), reach, strict=True):
         axes.text(end + 0.015 * room, place, text, va="center", fontsize=9)
     # Texts are right of 0 and of the bars, also if all effects are negative.
-    axes.set_xlim(low * 1.05, high + room * 0.22)
+    axes.set_xlim(low - 0.05 * (room if ratio else -low), high + room * 0.22)
     axes.set_yticks(places, [_short(name) for name in display.names])
     axes.set_ylim(n - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.axvline(0, color=MUTED, linewidth=0.8)
     axes.set_xlabel(display.estimate.unit)
+    if ratio:
+        ticks = _ratio_ticks(low, high)
+        axes.set_xticks(np.log(ticks), [f"{tick:g}" for tick in ticks])
     return figure
+
+
+def _bar_texts(display: Bars) -> list[str]:
+    """Return the numbers beside bars: those with sampling, if there are any."""
+    if not display.estimate.population:
+        return [str(row[1]) for row in as_table(display).rows]
+    cells = display.estimate.of_population.cells()
+    return [display.absent if np.isnan(one.value) else cell_text(one) for one in cells]
+
+
+def _ratio_ticks(low: float, high: float) -> list[float]:
+    """Return at most seven round ratios, 1 among them, between two logarithms."""
+    decades = range(math.floor(low / math.log(10)), math.ceil(high / math.log(10)) + 1)
+    found: list[float] = []
+    for steps in _STEPS:
+        every = (step * 10.0**k for k in decades for step in steps)
+        found = [one for one in every if low - 1e-9 <= math.log(one) <= high + 1e-9]
+        if len(found) <= _TICKS:
+            return found
+    each = len(found) // _TICKS + 1
+    return [one for one in found if round(math.log10(one)) % each == 0]
 
 
 def _bounded(values: Floats, lows: Floats, highs: Floats) -> tuple[Floats, Floats, Floats]:
@@ -220,6 +266,8 @@ def _scatter(display: Scatter) -> Figure:
             fontsize=7 if crowded else 9,
         )
     axes.margins(0.18)
+    for axis in display.dates:
+        _write_days(axes, axis)
     _name_axes(axes, display.axes)
     if not display.axes[1] and not points[:, 1].any():
         axes.set_yticks([])
@@ -260,10 +308,16 @@ def _curve(display: Curve) -> Figure:
     if len(places) <= 20 and (places == np.rint(places)).all():
         axes.set_xticks(places, [f"{place:g}" for place in places])
     if display.dates:
-        axes.xaxis.set_major_formatter(lambda place, _: day(place))
-        axes.tick_params(axis="x", labelrotation=30)
+        _write_days(axes, 0)
     _name_axes(axes, display.axes)
     return figure
+
+
+def _write_days(axes: Axes, axis: int) -> None:
+    """Write the days of the years along the horizontal axis, 0, or the other."""
+    (axes.xaxis, axes.yaxis)[axis].set_major_formatter(lambda place, _: day(place))
+    if not axis:
+        axes.tick_params(axis="x", labelrotation=30)
 
 
 def _name_axes(axes: Axes, names: tuple[str, str]) -> None:

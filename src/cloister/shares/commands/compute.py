@@ -67,6 +67,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     from cloister.shares.inference.programs import PROGRAMS
     from cloister.shares.mpc.parties import connected, take_part
     from cloister.shares.mpc.session import Session
+    from cloister.shares.owner import require_frozen
 
     session = Session.load(args.session, PROGRAMS)
     _check(args, session)
@@ -80,8 +81,9 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     account = _allowed(session, args.name, identity.fingerprint, owner) if owner else None
     tables = tables_of(session, args.name, args.data, owner)
     _show(session, args.name, out)
-    # Charged before a share leaves, so that a crash cannot forget a label.
     if owner is not None:
+        require_frozen(session, tables, owner.keys)
+        # Charged before a share leaves, so that a crash cannot forget a label.
         _count_labels(session, args.name, owner, tables)
     links = partial(
         connected,

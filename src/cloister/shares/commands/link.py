@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plan.add_argument("session", type=Path, metavar="SESSION", help="TOML or JSON")
     guess = "public guess of the number of linked persons, for warnings"
     plan.add_argument("--expected", type=int, default=0, metavar="N", help=guess)
-    check = action(
-        "check", "count the rows that an owner's file gives, for the owner alone", _check
-    )
+    check = action("check", "count the rows of an owner's file, and freeze it for a run", _check)
     check.add_argument("session", type=Path, metavar="SESSION", help="TOML or JSON")
     check.add_argument("--as", dest="name", required=True, metavar="NAME", help="this party")
     settings = "silo.toml of the owner, with its schema and policy"
@@ -42,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--data", action="append", default=[], metavar="TABLE=FILE", help="its table"
     )
+    lost = "share of the rows that may have no key or an unreadable cell (default: 0.05)"
+    check.add_argument("--max-loss", type=float, metavar="SHARE", help=lost)
     compute.add_arguments(action("run", "take part in a session of linked tables", _run))
 
 
@@ -66,6 +66,7 @@ def _plan(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     session, program = _load(args.session)
     sent, errors = traffic(program), list(precision(program))
     texts = {owner: approval(session, owner) for owner in dict.fromkeys(session.owners.values())}
+    steps = {name: list(_steps(session, args.session, name)) for name in session.parties}
     out.pairs(
         ("session", session.id),
         ("digest", f"{session.digest()}  compare it with the other parties"),
@@ -73,6 +74,7 @@ def _plan(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
         ("join", f"about {sent.each_way / 1e6:.3g} MB each way, {sent.rounds} rounds"),
         *(("answers", text) for text in errors),
         *((f"approval {owner}", text) for owner, text in texts.items()),
+        *((f"at {name}", line) for name, lines in steps.items() for line in lines),
     )
     warnings = list(warnings_for(program, args.expected)) if args.expected else []
     for text in warnings:
@@ -83,14 +85,26 @@ def _plan(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
         **sent._asdict(),
         "answers": errors,
         "approval": texts,
+        "commands": steps,
         "doubts": warnings,
     }
 
 
+def _steps(session: Session, file: Path, name: str) -> Iterator[str]:
+    """Yield the commands of a party, with FILE, KEYS and SETTINGS for its own paths."""
+    own = "".join(f" --settings SETTINGS --data {table}=FILE" for table in session.tables_of(name))
+    if own:
+        yield f"cloister link check {file} --as {name}{own}"
+    out = " --out result.json" if name in session.receivers else ""
+    yield f"cloister link run {file} --as {name} --keys KEYS{own}{out}"
+
+
 def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
-    """Read an owner's file as a run would; nothing is sent."""
+    """Read an owner's file as a run would, and record what it is; nothing is sent."""
     from cloister.federation.settings import SiloSettings, load_role
     from cloister.shares.linking.columns import Prepared
+    from cloister.shares.linking.plan import approval
+    from cloister.shares.owner import freeze
 
     session, _ = _load(args.session)
     if not session.tables_of(args.name):
@@ -104,10 +118,15 @@ def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
             "places": ready.side.rows,
             "no_key": ready.no_key,
             "repeated": ready.repeated,
+            "beyond": ready.beyond,
             "incomplete": ready.incomplete,
         }
         out.pairs(*((f"{table} {name}", str(count)) for name, count in counts.items()))
+        ready.refuse_loss(table, args.max_loss)
         document[table] = counts
+        freeze(session, ready, settings.keys)
+    out.say(approval(session, args.name))
+    out.say("frozen   a run refuses another table; check it again after a change")
     out.say(f"note     {_LOCAL}")
     return document
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats
 from cloister.core.declared import Length, Range, Rule, Share, declared
-from cloister.core.display import Estimate
+from cloister.core.display import Estimate, bare
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.ring import Words, to_integers
@@ -546,10 +546,9 @@ class KMeans(Descent):
         """Return centres in data units."""
         middle, half = _box(frame, self.of)
         centres = middle + half * decode(opened) / (int(_TO_BOX) * TOP / ONE)
-        bare = np.full_like(centres, np.nan)
         numbers = tuple(str(i + 1) for i in range(self.clusters))
         labels = (numbers, frame.terms(self.of))
-        found = _placed(Estimate(centres, bare, bare), ("cluster", "column"), labels)
+        found = bare(centres, axes=("cluster", "column"), labels=labels)
         return Answer(self.kind, {"centres": found})
 
 

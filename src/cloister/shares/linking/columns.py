@@ -7,9 +7,11 @@ its width. An owner that uploads wrong words changes its values, and no bound.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from math import isfinite
 from typing import Annotated, Any, Literal
 
@@ -20,8 +22,11 @@ from cloister.core.declared import Length, Range, Rule, declared
 from cloister.core.errors import DataError, PlanError
 from cloister.core.randomness import os_bytes
 from cloister.data import read_cells, read_rows
+from cloister.data.loss import MAX_LOSS, check_max_loss
 from cloister.data.schema import Schema
-from cloister.hazmat.ring import Words
+from cloister.data.units import one_unit, unit_names
+from cloister.hazmat.prg import join
+from cloister.hazmat.ring import Words, to_bytes
 from cloister.shares.linking.keys import Part, keys_of, tags
 from cloister.shares.linking.merge import OWNER_BITS
 
@@ -150,9 +155,9 @@ class Prepared:
     keys : sequence of tuple of str
         One for each row, all different.
     rows : ndarray of shape (n, words)
-    no_key, repeated, incomplete : int
-        Rows left out: without a key, after the first of a key, with a cell that the schema drops.
-        Exact counts, for the owner alone.
+    no_key, repeated, beyond, incomplete : int
+        Rows left out: without a key, after the first of a key, of a further key of one unit, with a
+        cell that the schema drops. Exact counts, for the owner alone.
     """
 
     side: Side
@@ -160,20 +165,45 @@ class Prepared:
     rows: Words
     no_key: int = 0
     repeated: int = 0
+    beyond: int = 0
     incomplete: int = 0
 
-    def tagged(self, secret: bytes, session: str) -> Words:
-        """Return the table to upload: sorted by tag, and filled with random tags and zeros.
+    def refuse_loss(self, table: str, max_loss: float | None = None) -> None:
+        """Raise a DataError for the owner if too many rows have no key or an unreadable cell.
 
-        Raises
-        ------
-        DataError
-            If two keys have one tag, which a new session ends; the chance is n^2 / 2^63.
+        Parameters
+        ----------
+        table : str
+            Its name in the session.
+        max_loss : float in [0, 1], optional
+            Share of the rows that may be left out for these reasons, 5 % by default.
         """
+        check_max_loss(max_loss)
+        lost = self.no_key + self.incomplete
+        rows = lost + self.repeated + self.beyond + len(self.keys)
+        limit = MAX_LOSS if max_loss is None else max_loss
+        if not lost or (self.keys and lost <= limit * rows):
+            return
+        share = (100 * lost // rows + 1) / 100
+        accept = f", or accept it with --max-loss {share:g} (max_loss={share:g} in Python)"
+        raise DataError(
+            f"table {table!r}: {lost:,} of {rows:,} rows are left out, {self.no_key:,} without a "
+            f"key and {self.incomplete:,} with a missing or unreadable cell. 'cloister check' "
+            f"shows these cells. Correct this{accept if self.keys else ''}."
+        )
+
+    def content(self) -> bytes:
+        """Return a digest of keys and rows, which is the same in every session."""
+        whole = sha256(to_bytes(self.rows.ravel()))
+        for key in self.keys:
+            whole.update(join(part.encode() for part in key))
+        return whole.digest()
+
+    def tagged(self, secret: bytes, session: str) -> Words:
+        """Return the table to upload: sorted by tag, and filled with random tags and zeros."""
         places = self.side.rows
-        own = tags(secret, session, self.keys)
-        if len(np.unique(own)) < len(own):
-            raise DataError("two keys of this table have one tag; agree on a new session.")
+        # Of two keys with one tag one is left out: a run must not stop for a record.
+        own, kept = np.unique(tags(secret, session, self.keys), return_index=True)
         # Random tags look like those of persons, also to the two servers together.
         every = own
         while len(every) < places:  # once, but for a repetition by chance
@@ -181,7 +211,7 @@ class Prepared:
             every = np.append(own, np.setdiff1d(np.append(every[len(own) :], more), own))
         table = np.zeros(self.side.shape, np.uint64)
         table[:, 0] = every
-        table[: len(own), 1:] = self.rows
+        table[: len(own), 1:] = self.rows[kept]
         return table[np.argsort(every)]
 
     def __repr__(self) -> str:
@@ -190,7 +220,11 @@ class Prepared:
 
 
 def prepare(
-    side: Side, parts: Sequence[Part], source: Any, schema: Schema | None = None
+    side: Side,
+    parts: Sequence[Part],
+    source: Any,
+    schema: Schema | None = None,
+    keys_per_person: int = 1,
 ) -> Prepared:
     """Read an owner's rows: the first complete row of each key, in the order of the source.
 
@@ -198,6 +232,8 @@ def prepare(
     ----------
     source : table or path
         With named columns, see :mod:`cloister.data`.
+    keys_per_person : int
+        Keys kept of one unit of the schema: a key of several parts may have more.
     schema : Schema, optional
         The owner's rules for missing cells and spellings; by default such rows are left out.
 
@@ -209,22 +245,41 @@ def prepare(
         If the schema has other bounds or categories than the session.
     """
     values = _values(side, source, schema)
-    cells = list(zip(*read_cells(source, side.key, schema), strict=True))
-    keys = keys_of(cells or [()] * len(side.key), parts)
+    cells = [*zip(*read_cells(source, side.key, schema), strict=True)] or [()] * len(side.key)
+    keys = keys_of(cells, parts)
     complete = np.asarray(np.isfinite(values).all(axis=1))
     first: dict[tuple[str, ...], int] = {}
     repeated = 0
     for i, key in enumerate(keys):
         if key and complete[i] and first.setdefault(key, i) != i:
             repeated += 1
+    found = len(first)
+    if schema is not None and schema.unit in side.key:
+        first = _within(first, cells[side.key.index(schema.unit)], keys_per_person)
     if len(first) > side.rows:
         raise DataError(
             f"the table has more persons than the {side.rows} places of the session; agree on more."
         )
     kept = np.fromiter(first.values(), np.intp, len(first))
     no_key = sum(not key for key in keys)
-    lost = len(keys) - no_key - repeated - len(first)
-    return Prepared(side, list(first), side.packed(values[kept]), no_key, repeated, lost)
+    lost, beyond = len(keys) - no_key - repeated - found, found - len(first)
+    return Prepared(side, list(first), side.packed(values[kept]), no_key, repeated, beyond, lost)
+
+
+def _within(
+    first: Mapping[tuple[str, ...], int], units: Sequence[Any], most: int
+) -> dict[tuple[str, ...], int]:
+    """Return the first keys of each unit: a ledger that counts units pays for so many."""
+    names, of = unit_names(list(units))
+    persons = [None if name is None else one_unit(name) for name in names]
+    # By the same rule as the ledger's units, for which two spellings are one.
+    seen: Counter[str | None] = Counter()
+    kept = {}
+    for key, row in first.items():
+        seen[person := persons[of[row]]] += 1
+        if seen[person] <= most:
+            kept[key] = row
+    return kept
 
 
 def _values(side: Side, source: Any, schema: Schema | None) -> Floats:

@@ -56,10 +56,13 @@ class Part:
             return None  # its digits without a point would be another number
         # 7, 7.0 and " 7 " become one text; a float from 2^53 on is no identifier.
         name = unit_name(cell)
-        found = None if name is None else _RULES[self.rule](name)
+        # Another version of Python may know a character that this one does not.
+        if name is None or any(unicodedata.category(c) in ("Cn", "Cs") for c in name):
+            return None
+        found = _RULES[self.rule](name)
         if found and self.width:
             found = found.zfill(self.width) if len(found) <= self.width else None
-        return found if found and len(found.encode(errors="replace")) <= _MOST_BYTES else None
+        return found if found and len(found.encode()) <= _MOST_BYTES else None
 
 
 def keys_of(columns: Sequence[Iterable[Any]], parts: Sequence[Part]) -> list[tuple[str, ...]]:
@@ -108,9 +111,6 @@ def _code(name: str) -> str | None:
 
 def _text(name: str) -> str | None:
     apart = unicodedata.normalize("NFKD", name)
-    # Another version of Python may know a character that this one does not.
-    if any(unicodedata.category(c) == "Cn" for c in apart):
-        return None
     bare = "".join(c for c in apart if not unicodedata.combining(c)).casefold()
     return " ".join(re.findall(r"[^\W_]+", unicodedata.normalize("NFC", bare))) or None
 

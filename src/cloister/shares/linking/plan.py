@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import log2, sqrt
+from math import log2, prod, sqrt
 from typing import NamedTuple
 
 from cloister.protocol.task import INTERVAL_95
@@ -56,18 +56,12 @@ def precision(program: Linked) -> Iterator[str]:
 
 def warnings_for(program: Linked, expected: int) -> Iterator[str]:
     """Yield reasons why noise may hide the answers, for a public guess of the number of persons."""
-    strength = program.epsilon * expected
     for one, _ in program.noises():
-        cells = 1
-        if isinstance(one, Table):
-            for size in one.shape(program.frame):
-                cells *= size
-        if isinstance(one, Table) and strength < _LEAST_OF_CELL * cells:
-            need = _LEAST_OF_CELL * cells
-            yield f"{one.kind} of {', '.join(one.names())} needs epsilon times persons of {need}."
-        if isinstance(one, Descent) and strength < _LEAST_OF_MODEL:
-            name, need = one.names()[-1], _LEAST_OF_MODEL
-            yield f"{one.kind} of {name} needs epsilon times persons of {need}."
+        needs = {Descent: _LEAST_OF_MODEL, Table: _LEAST_OF_CELL * prod(one.shape(program.frame))}
+        for kind, need in needs.items():
+            if isinstance(one, kind) and program.epsilon * expected < need:
+                names = ", ".join(one.names())
+                yield f"{one.kind} of {names} needs epsilon times persons of {need}."
 
 
 def approval(session: Session, name: str) -> str:
@@ -89,7 +83,8 @@ def approval(session: Session, name: str) -> str:
         f"With noise, {', '.join(session.receivers)} receive: number of linked persons"
         + (f"; {kinds}." if kinds else "."),
         f"It costs epsilon {program.epsilon:g}, delta {program.delta:g} of your ledger for every "
-        f"person of {own}; a repetition costs as much again.",
+        f"person of {own} with at most {program.keys_per_person} of these keys; a repetition "
+        "costs as much again.",
         f"Servers are {first} and {second}, dealer is {session.dealer}.",
         f"{session.dealer} together with {first} or with {second} could see all rows of all "
         "tables; so could both servers together.",

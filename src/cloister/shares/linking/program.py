@@ -90,9 +90,9 @@ class Linked(Program):
         if self.how != "inner" and len(self.tables()) > 2:
             raise PlanError(f"how = {self.how!r} must be of two tables; join three by 'inner'.")
         for owner, side in self.frame.sides.items():
-            if len(side.key) != len(self.parts):
+            if len(side.key) != len(self.key_parts):
                 raise PlanError(
-                    f"table {owner!r} must have {len(self.parts)} key columns, as the key "
+                    f"table {owner!r} must have {len(self.key_parts)} key columns, as the key "
                     f"{self.key!r} has parts, got {len(side.key)}."
                 )
         # The largest message is that of a shuffle.
@@ -174,7 +174,8 @@ class Linked(Program):
 
     def prepare(self, table: str, source: Any, schema: Any = None) -> Prepared:
         """Return an owner's rows, ready but for their tags; see :func:`.columns.prepare`."""
-        return prepare(self.frame.sides[table], self.key_parts, source, schema)
+        side = self.frame.sides[table]
+        return prepare(side, self.key_parts, source, schema, self.keys_per_person)
 
     def results(self) -> Mapping[str, Shape]:
         """Return the shapes of the size and of the words of each analysis."""

@@ -81,7 +81,10 @@ class LinkedTable:
         return Linked(**self.options())
 
     def run_here(
-        self, tables: Mapping[str, Any], accounts: Mapping[str, Account] | None = None
+        self,
+        tables: Mapping[str, Any],
+        accounts: Mapping[str, Account] | None = None,
+        max_loss: float | None = None,
     ) -> Found:
         """Run all parties in this process, which sees all tables: for trials and for one owner.
 
@@ -92,6 +95,8 @@ class LinkedTable:
         accounts : mapping of str to Account, optional
             Each owner's account, charged before its first share is sent. By default each has an
             empty ledger in memory.
+        max_loss : float in [0, 1], optional
+            Share of each owner's rows that may have no key or an unreadable cell, 5 % by default.
 
         Raises
         ------
@@ -103,6 +108,8 @@ class LinkedTable:
             raise PlanError(f"tables must be those of {', '.join(self.sides)}, got {list(tables)}.")
         # Read before anything runs, so that a bad table costs nothing.
         ready = {name: program.prepare(name, tables[name]) for name in self.sides}
+        for name, table in ready.items():
+            table.refuse_loss(name, max_loss)
         keys = {name: Identity.new() for name in (*self.sides, *_NEUTRAL)}
         parties = {
             name: Party(fingerprint=key.fingerprint, address="localhost:1")

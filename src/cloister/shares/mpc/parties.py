@@ -46,11 +46,15 @@ PATIENCE = 600.0
 """Seconds to wait for a party to connect, and for its next message: at a receiver, for the run."""
 
 _DONE = b"done"
-_USED = "share-sessions"  # a file for each session, in the party's folder
+SESSIONS = "share-sessions"
+"""Folder with a file for each session, in the party's folder."""
 
 
 class Tagged(Protocol):
     """An owner's rows that are ready but for tags under the owners' secret."""
+
+    def content(self) -> bytes:
+        """Return a digest of the rows."""
 
     def tagged(self, secret: bytes, session: str) -> Words:
         """Return the table to upload in a session of this id."""
@@ -72,10 +76,13 @@ class Account:
     dataset: str
     year_epsilon: float | None = None
 
-    def reserve(self, session: Session, event: Event, tables: Mapping[str, Words]) -> None:
+    def reserve(self, session: Session, event: Event, tables: Mapping[str, Words | Tagged]) -> None:
         """Reserve the cost of a session; raise BudgetExceeded if it does not fit."""
         # The ledger binds a job to its records, so that one charge pays for one set of records.
-        content = hashlib.sha256(b"".join(map(to_bytes, tables.values())))
+        # Without tags, which a repetition of an interrupted session draws anew.
+        content = hashlib.sha256()
+        for rows in tables.values():
+            content.update(to_bytes(rows) if isinstance(rows, np.ndarray) else rows.content())
         self.ledger.reserve(
             dataset=self.dataset,
             study="default",
@@ -163,13 +170,13 @@ def take_part(
     """
     given = _checked(session, name, tables or {}, account)
     event = session.program.event() if given else None
-    if (folder / _USED / session.id).exists():  # said now, not when all others have come
+    if (folder / SESSIONS / session.id).exists():  # said now, not when all others have come
         raise _used(session)
     with links() as opened:
         ends = {**opened, name: link_to_self()}
         words = _tagged(session, name, ends, given, identity)
         if account is not None and event is not None:
-            account.reserve(session, event, words)
+            account.reserve(session, event, given)
         _use_once(folder, session)
         if account is not None and event is not None:
             account.spend(session, event)  # before the first share leaves
@@ -304,11 +311,20 @@ def _values(program: Program, what: str, words: Words) -> NDArray[Any]:
     return own(what, words)
 
 
+def sessions_of(folder: Path) -> Path:
+    """Return the folder of a party's sessions, which it alone can read."""
+    own = folder / SESSIONS
+    try:
+        own.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"folder {str(own)!r} cannot be made: {error.strerror}.") from None
+    return own
+
+
 def _use_once(folder: Path, session: Session) -> None:
     """Record durably that this party takes part in a session; raise PlanError the second time."""
-    used = folder / _USED
+    used = sessions_of(folder)
     try:
-        used.mkdir(mode=stat.S_IRWXU, exist_ok=True)
         with (used / session.id).open("x") as note:
             note.write(session.digest() + "\n")
             note.flush()

@@ -135,7 +135,9 @@ class Session:
 
         Every link is sealed for this digest, so that parties with another file or version fail.
         """
-        whole = {**self.to_dict(), "cloister": version("cloister")}
+        # Keys are sorted below, but the order of tables has a meaning: "left" is the first one's.
+        order = list(self.program.tables())
+        whole = {**self.to_dict(), "tables": order, "cloister": version("cloister")}
         text = json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 

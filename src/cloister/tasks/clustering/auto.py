@@ -32,11 +32,12 @@ from cloister.tasks.clustering.auto_routes import (
     described,
     drowned,
     forecast_of,
+    has_verdicts,
     planned_mu,
     results_of,
     route_of,
 )
-from cloister.tasks.clustering.clusters import Clustering
+from cloister.tasks.clustering.clusters import JUDGED_RANGE, Clustering
 from cloister.tasks.clustering.estimation import (
     ESTIMATION_RELEASES,
     Estimated,
@@ -44,7 +45,7 @@ from cloister.tasks.clustering.estimation import (
     can_determine,
 )
 from cloister.tasks.clustering.lloyd_kernel import finest_exact
-from cloister.tasks.options import Clusters, PublicSeed, build_task, epsilon_for
+from cloister.tasks.options import Clusters, Dates, PublicSeed, build_task, epsilon_for
 
 if TYPE_CHECKING:
     from cloister.protocol.plan import Plan
@@ -93,6 +94,8 @@ class Auto(Clustering, Gaussian):
     """
 
     name: ClassVar[str] = "auto"
+    later: ClassVar[frozenset[str]] = frozenset({"dates"})
+    """Fields that older plans lack; plans leave them out at their defaults."""
 
     @declared
     class Options:
@@ -105,6 +108,7 @@ class Auto(Clustering, Gaussian):
     mu: Positive
     frac_bits: int = 16
     public_seed: int = 0
+    dates: Dates = ()
 
     def __post_init__(self) -> None:
         check_numbers(self.n_clusters, self.n_features, self.mu, self.frac_bits)
@@ -160,6 +164,11 @@ class Auto(Clustering, Gaussian):
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return expected half-widths for clusters of equal size and typical width."""
         return forecast_of(self.route, noise_std, nominal_n, grid)
+
+    @property
+    def forecast_ranges(self) -> Mapping[str, tuple[float, float, str]]:
+        """The forecast of a centre that will have a verdict is an order of magnitude only."""
+        return JUDGED_RANGE if has_verdicts(self.route) else {}
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return the results of :func:`.centres.centres_in_units`, ``spreads`` and ``verdict``.

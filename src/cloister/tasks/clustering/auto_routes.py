@@ -125,6 +125,11 @@ def forecast_of(
     }
 
 
+def has_verdicts(route: AnyRoute) -> bool:
+    """Return True if the last round of a route judges clusters."""
+    return not isinstance(route, MeanRoute) and route.judges
+
+
 def _count_std(route: AnyRoute, noise: float) -> float:
     """Return the standard deviation of a count for that of a sum in the last round."""
     blocks = route.blocks(route.rounds - 1)

@@ -39,6 +39,7 @@ from cloister.protocol.task import (
     Rows,
 )
 from cloister.tasks.clustering.clusters import (
+    JUDGED_RANGE,
     SIZE_ERROR,
     Clustering,
     centres_in_units,
@@ -56,7 +57,7 @@ from cloister.tasks.clustering.fixed_point import MOST_COORDINATES
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.lloyd_kernel import check_exact, nearest_centres, sum_near_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
-from cloister.tasks.options import Clusters, Noise, PublicSeed, build_task, require_budget
+from cloister.tasks.options import Clusters, Dates, Noise, PublicSeed, build_task, require_budget
 
 _LOOK, _SUMS = 0.03, (0.12, 0.20)  # shares of the budget of each look, and of sums
 _ESTIMATION_ROUNDS = 2 * len(_SUMS)
@@ -137,6 +138,8 @@ class _LloydLoop(Clustering, ABC):
     """
 
     name: ClassVar[str]
+    later: ClassVar[frozenset[str]] = frozenset({"dates"})
+    """Fields that older plans lack; plans leave them out at their defaults."""
     private: ClassVar[bool] = True
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism]
@@ -160,6 +163,7 @@ class _LloydLoop(Clustering, ABC):
     post: Post = "truncate"
     public_seed: int = 0
     relocate_empty: bool = False
+    dates: Dates = ()
 
     def __post_init__(self) -> None:
         reach = MAX_CENTRE_NORM if self.post == "none" else 1
@@ -421,7 +425,7 @@ class FastLloyd(_LloydLoop):
     """
 
     name: ClassVar[str] = "fastlloyd"
-    later: ClassVar[frozenset[str]] = frozenset({"estimate"})
+    later: ClassVar[frozenset[str]] = frozenset({"estimate", "dates"})
     """Fields that older plans lack; plans leave them out at their defaults."""
 
     @declared
@@ -520,6 +524,11 @@ class FastLloyd(_LloydLoop):
         )
         sizes = np.hypot(expected["size_half_width"], SIZE_ERROR * share)
         return {**expected, "size_half_width": sizes}
+
+    @property
+    def forecast_ranges(self) -> Mapping[str, tuple[float, float, str]]:
+        """The forecast of a centre that will have a verdict is an order of magnitude only."""
+        return JUDGED_RANGE if self._estimated else {}
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return the results of :func:`.centres.centres_in_units`, and ``verdict`` as `auto`.

@@ -36,7 +36,7 @@ from cloister.tasks.clustering.auto_routes import (
 from cloister.tasks.clustering.clusters import Clustering
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
 from cloister.tasks.clustering.synopsis import cell_centres
-from cloister.tasks.options import PublicSeed, build_task
+from cloister.tasks.options import Dates, PublicSeed, build_task
 from cloister.tasks.state import decode_state, encode_state
 
 MOST_CLUSTERS = 256
@@ -73,6 +73,8 @@ class SelectK(Clustering, Gaussian):
     """
 
     name: ClassVar[str] = "selectk"
+    later: ClassVar[frozenset[str]] = frozenset({"dates"})
+    """Fields that older plans lack; plans leave them out at their defaults."""
 
     @declared
     class Options:
@@ -87,6 +89,7 @@ class SelectK(Clustering, Gaussian):
     mu: Positive
     frac_bits: int = 16
     public_seed: int = 0
+    dates: Dates = ()
 
     def __post_init__(self) -> None:
         if not self.min_clusters < self.max_clusters:

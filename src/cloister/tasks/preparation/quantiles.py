@@ -40,7 +40,7 @@ from cloister.protocol.task import (
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import SAID, curve_of, in_days, listing, precision
-from cloister.tasks.options import Keep, build_task, noise_multiplier_for
+from cloister.tasks.options import Dates, Keep, build_task, noise_multiplier_for
 from cloister.tasks.preparation.ticks import AllTicks, Ticks, check_ticks, ticks_of
 
 BRANCHES = 4  # children of a cell; with 256 cells, 4 minimises the noise of running sums [QYL13]_
@@ -48,8 +48,6 @@ Probabilities = Annotated[tuple[Probability, ...], Length(1)]
 Levels = Annotated[int, Range(1, 6)]
 Used = Annotated[tuple[Annotated[int, Range(0)], ...], Length(1)]
 """The columns of numbers of a task."""
-Dates = tuple[Annotated[int, Range(0)], ...]
-"""The columns of dates of a task."""
 TreeLevels = Annotated[Levels | None, "of a tree of counts; chosen from the noise by default"]
 Refine = Annotated[bool, "use a second tree with finer cells where the first one found records"]
 _LEVELS = (3, 6)  # minimum and maximum of the default

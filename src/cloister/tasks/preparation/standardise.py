@@ -37,6 +37,7 @@ class Standardise(Scaled):
 
     name: ClassVar[str] = "standardise"
     title: ClassVar[str] = "Means and deviations"
+    columnwise = Statistics.columnwise
     example: ClassVar[Example] = Example(MIXED)
 
     @declared

@@ -28,8 +28,8 @@ from cloister.protocol.task import (
 from cloister.tasks import interval_tables, moments
 from cloister.tasks.clipped import chunks
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import Keep, build_task
-from cloister.tasks.preparation.quantiles import Dates, Used, check_used, numbers_but
+from cloister.tasks.options import Dates, Keep, build_task
+from cloister.tasks.preparation.quantiles import Used, check_used, numbers_but
 from cloister.tasks.scores import mean_interval, middle_of, ratio
 
 
@@ -56,6 +56,9 @@ class Statistics(Gaussian):
     title: ClassVar[str] = "Means and deviations"
     rounds: ClassVar[int] = 1
     ranges: ClassVar[Ranges] = {"deviation": POSITIVE, "variance": POSITIVE}
+    columnwise: ClassVar[Mapping[str, str]] = {
+        "mean_half_width": "Largest expected error of a mean (95 % of the noise)"
+    }
 
     example: ClassVar[Example] = Example(MIXED, {"covariance": True})
 
@@ -145,9 +148,20 @@ class Statistics(Gaussian):
         }
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the margin of error of the count, in records."""
+        """Return the margin of error of the count, in records, and the largest of each mean.
+
+        The noise of a mean m of n records of the grid is that of its sum less m times that of the
+        count, over n; it is largest at an end of the box.
+        """
         noise = noise_std / (1 << (2 * self._bits if self.covariance else COUNT_BITS))
-        return {"count_half_width": self._count_half_width(noise)}
+        of_sum, of_count = (
+            (noise / moments.PRODUCT, noise / moments.SQUARE) if self.covariance else (noise, noise)
+        )
+        mean = INTERVAL_95["gaussian"] * np.hypot(of_sum, of_count) / nominal_n
+        return {
+            "count_half_width": self._count_half_width(noise),
+            "mean_half_width": np.minimum(mean, 1.0) * grid.half_range[list(self.used)],
+        }
 
     def _count_half_width(self, noise: float) -> Floats:
         return np.array(

@@ -23,9 +23,10 @@ BITS = 20
 """Payloads are on the lattice of step ``2**-BITS``."""
 PRIOR, PRIOR_CONSTANT = 2.0, 5.0
 """Deviation of a coefficient before any data, for a column of deviation 1; and of the constant."""
+DRIFT = 0.25
+"""Relative error of a gradient that is carried to other weights."""
 
 _KNOWN = 0.5  # of the prior deviation: a larger part of it makes a coefficient "not known"
-_DRIFT = 0.25  # relative error of a gradient that is carried to other weights
 _MOST_DRIFT = 0.5
 _TURNS = 3  # of the fixed point of a step and its error
 _TINY = 1e-13  # relative noise, below which it makes no difference
@@ -301,7 +302,7 @@ def _combined(
         variance = one.noise_std**2 + (one.lost / _Z) ** 2
         variance += curvature.variance * float(away @ away)
         if drift:
-            variance += _DRIFT**2 * float(change @ change) / len(at)
+            variance += DRIFT**2 * float(change @ change) / len(at)
         carried.append((one.value - change)[kept])
         precision.append(1 / max(variance, 1e-300))
     total = sum(precision)

@@ -6,11 +6,9 @@ the text. Every party expands the terms by the columns of the schema, in the sam
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from itertools import combinations, pairwise, product
 from typing import Any, Self, TypeVar
 
@@ -130,11 +128,6 @@ class Term:
         if not (self.low < self.high and known and bool(self.levels) == of_category):
             raise PlanError(f"term {self.name!r} is not complete; design the task again.")
 
-    @property
-    def binary(self) -> bool:
-        """True for a number that is 0 or 1."""
-        return _is_binary(self.expression)
-
     def values(self, table: Mapping[str, Floats], site: str | None = None) -> Floats:
         """Return the value, or the code of the category, of each record; shape (n_samples,).
 
@@ -172,12 +165,6 @@ class Term:
             return 2 * (values - self.low) / (self.high - self.low) - 1
 
         return of
-
-
-def _is_binary(expression: Expression) -> bool:
-    if expression[0] == "*":
-        return _is_binary(expression[1]) and _is_binary(expression[2])
-    return bool(expression[0] == "is")
 
 
 @declared
@@ -219,12 +206,6 @@ class Design:
         # What is no list is no term, and fails the check of the fields.
         parts |= {name: _as_term(parts.get(name)) for name in ("target", "offset")}
         return _rebuilt(cls, {**parts, "terms": tuple(map(_as_term, written["terms"]))})
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the expanded terms in canonical JSON, hexadecimal."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
 
     def matrix(
         self, table: Mapping[str, Floats], site: str | None = None

@@ -11,7 +11,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from math import sqrt
@@ -28,7 +28,7 @@ from cloister.protocol.rows import summed
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
 from cloister.tasks.columns import columns_of, in_cache, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import Target, build_task, noise_multiplier_for
+from cloister.tasks.options import Dates, Target, build_task, noise_multiplier_for
 from cloister.tasks.regression import report, sites
 from cloister.tasks.regression.design import PLACES, Term, term_of
 from cloister.tasks.regression.expressions import names_in
@@ -38,12 +38,21 @@ from cloister.tasks.regression.formula import Formula, design_of
 from cloister.tasks.regression.formula import Term as FormulaTerm
 from cloister.tasks.regression.rounds import CURVATURE_SHARE, ROUNDS, SHARES, Known, Model
 from cloister.tasks.state import decode_state, encode_state
-from cloister.tasks.supervised.contrasts import Reference, check_references, chosen_references
+from cloister.tasks.supervised.contrasts import (
+    Reference,
+    check_references,
+    chosen_references,
+    of_dates,
+)
 from cloister.tasks.supervised.target import Features, check_columns
 
 _MOST_WIDTH = 61
 _PART = 1 << 14  # records at a time, if a unit has several
 _STEEP = 2.4  # usual ratio of a column's reach to its deviation
+
+_LOOK = (
+    " Separate sums of each silo show whether coefficients would change with a term for the silo."
+)
 
 Name = Literal["gaussian", "binomial", "poisson", "negative-binomial", "gamma"]
 """Names of families."""
@@ -87,6 +96,9 @@ class GeneralizedLinear(Gaussian):
         Names of all columns, if there is a formula.
     here : str
         The silo that holds the records, for the term ``site``; no part of a plan.
+    silos : tuple of str
+        The silos in the plan's order, if the sums of each are looked at; see
+        :mod:`cloister.tasks.regression.sites`.
 
     Notes
     -----
@@ -122,6 +134,9 @@ class GeneralizedLinear(Gaussian):
         reference: Reference = None
         rows_of_unit: Annotated[Whole, "usual number of rows of a unit, if it has several"] = 1
         n_units: Annotated[Whole | None, "public number of units; nominal_n by default"] = None
+        by_silo: Annotated[
+            bool, "spend 2 % to see whether coefficients would change with the term site"
+        ] = False
         formula: Annotated[
             Mapping[str, Any] | None, "terms of the model, as parse_formula(TEXT).to_dict()"
         ] = None
@@ -147,9 +162,11 @@ class GeneralizedLinear(Gaussian):
     formula: Mapping[str, Any] | None = None
     columns: tuple[str, ...] = ()
     here: str = ""
+    silos: tuple[str, ...] = ()
     frac_bits: int = 16
+    dates: Dates = ()
 
-    later: ClassVar[tuple[str, ...]] = ("formula", "columns", "here")
+    later: ClassVar[tuple[str, ...]] = ("formula", "columns", "here", "silos", "dates")
 
     def __post_init__(self) -> None:
         columns = {"levels": self.levels, "low": self.low, "high": self.high}
@@ -218,12 +235,13 @@ class GeneralizedLinear(Gaussian):
         taken = {target, client, *others.values()}
         chosen = [position(columns, name, "covariates") for name in options.covariates]
         covariates = chosen or [j for j in range(len(columns)) if j not in taken]
-        names, formula = tuple(_names(facts, covariates)), None
+        parts = [(c.name, c.categories) for c in (columns[j] for j in covariates)]
+        formula = None
         if options.formula is not None:
             formula = _design_of(options.formula, facts, options)
             used = frozenset().union(*(names_in(term.expression) for term in formula.terms))
             covariates = [j for j, name in enumerate(facts.names) if name in used]
-            names = (*_names_of(formula), "intercept")
+            parts = [(term.name, term.levels) for term in formula.terms]
         reference: tuple[int, ...] = ()
         if options.reference:
             every = chosen_references(columns, options.reference, options.target)
@@ -234,13 +252,15 @@ class GeneralizedLinear(Gaussian):
             robust = client >= 0 or options.family not in ("gaussian", "binomial")
         units = options.n_units or facts.nominal_n
         multiplier = noise_multiplier_for(facts) or 0.0
+        looked = options.by_silo and len(facts.silos) > 1 and not (formula and formula.sites)
         task = build_task(
             cls,
             facts,
             options,
             target=target,
+            silos=facts.silos if looked else (),
             covariates=tuple(covariates),
-            names=names,
+            names=tuple(_names(parts)),
             **others,
             sandwich=robust,
             # As in R; products of categories are relative to the same levels.
@@ -276,6 +296,7 @@ class GeneralizedLinear(Gaussian):
             "noisy counts give location and scale of columns. Three rounds sum gradients and "
             "curvatures at public weights, cut to lengths from noisy counts of their sizes. Each "
             f"{unit} adds one vector to a sum. The coefficients are computed from these sums."
+            f"{_LOOK if self.silos else ''}"
         )
 
     # Columns --------------------------------------------------------------------------------------
@@ -335,6 +356,7 @@ class GeneralizedLinear(Gaussian):
             sandwich=self.sandwich,
             rows_of_unit=self.rows_of_unit,
             bins=self.bins,
+            silos=len(self.silos),
         )
 
     # Sums -----------------------------------------------------------------------------------------
@@ -359,6 +381,16 @@ class GeneralizedLinear(Gaussian):
             rows = self.model.rows(t, known, part, self._owners(part))
             total += np.concatenate([summed(*pair) for pair in zip(rows, blocks, strict=True)])
         return total
+
+    def to_silo_layer(self, t: int, silo: str, total: Integers) -> Integers:
+        """Move sums from the first layer to that of one silo; only the last round has layers."""
+        *others, last = self.blocks(t)
+        if last.name != "look":
+            return total
+        size, at = sum(block.size for block in others), self.silos.index(silo)
+        # The other layers are zero, so a rotation moves the sums.
+        moved = np.roll(total[size:], at * (last.size // len(self.silos)))
+        return np.concatenate([total[:size], moved])
 
     def contribute_sampled(
         self, t: int, state: GridState, records: Records, coins: Callable[[int], bytes]
@@ -400,7 +432,10 @@ class GeneralizedLinear(Gaussian):
     # Results --------------------------------------------------------------------------------------
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return no forecast: half-widths depend on tails and correlations of the columns."""
+        """Return no forecast: with equal public facts, half-widths differ more than five times.
+
+        Tails and correlations of columns decide, and the share of events.
+        """
         return {}
 
     def results(self, state: GridState, grid: Grid) -> Results:
@@ -420,6 +455,9 @@ class GeneralizedLinear(Gaussian):
         units = known.fit.columns.n, known.fit.columns.n_std
         sampling = model.sampling(known, solution)
         found = report.results_of(scale, solution, sampling, residual, units)
+        if self.silos:
+            moved = model.change_with_sites(known, solution)
+            return {**found, **report.site_change_of(scale, solution, *moved)}
         return {**found, **sites.results_of(self, found)} if self.sites else found
 
     def predict(self, results: Results, records: Records) -> Floats:
@@ -435,11 +473,13 @@ class GeneralizedLinear(Gaussian):
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
     ) -> Summary:
         """Summarise the clearest effects on the target."""
-        return report.summary_of(self, results, columns[self.target])
+        names = of_dates(self.names, columns, self.dates)
+        return report.summary_of(self, results, columns[self.target], names)
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of them per half box."""
-        coefficients = report.displays_of(self, results, columns[self.target])
+        names = of_dates(self.names, columns, self.dates)
+        coefficients = report.displays_of(self, results, columns[self.target], names)
         return (*coefficients, *sites.displays_of(self, results))
 
 
@@ -450,18 +490,11 @@ def _events(target: Term, records: Records) -> Integers:
     return (target.in_data_units(records) >= 0.5).astype(np.int64)
 
 
-def _names(facts: PublicFacts, covariates: list[int]) -> Iterator[str]:
-    """Yield the name of each coefficient."""
-    for j in covariates:
-        column = facts.columns[j]
-        yield from [f"{column.name}={label}" for label in column.categories] or [column.name]
+def _names(columns: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    """Yield the name of each coefficient, from names and categories of columns."""
+    for name, labels in columns:
+        yield from [f"{name}={label}" for label in labels] or [name]
     yield "intercept"
-
-
-def _names_of(design: FormulaDesign) -> Iterator[str]:
-    """Yield the name of each coefficient of a formula."""
-    for term in design.terms:
-        yield from [f"{term.name}={label}" for label in term.levels] or [term.name]
 
 
 def _design_of(

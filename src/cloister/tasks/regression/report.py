@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +28,8 @@ _RATIOS = {
     "negative-binomial": "ratio of rates",
     "gamma": "ratio of means",
 }
+_CHANCE = 1e-3  # of a warning of sites that are alike
+_PICTURES = {name: name.replace("ratio", "ratios", 1).capitalize() for name in _RATIOS.values()}
 _Z = INTERVAL_95["gaussian"]
 
 
@@ -149,16 +152,32 @@ def results_of(
     return results
 
 
+def site_change_of(scale: Scale, solution: Solution, change: Floats, covariance: Floats) -> Results:
+    """Return the change of coefficients by a term of each silo, from that of weights.
+
+    Returns
+    -------
+    dict
+        ``site_change`` of shape (n_columns_of_design,), data units, with ``..._low`` and
+        ``..._high``: 95 % intervals of noise and sampling. Not a number, without a bound, where
+        noise hides it.
+    """
+    known = scale.known(solution.known & np.append(np.isfinite(change[:-1]), True))[:-1]
+    to_data = scale.in_data[:-1]
+    values = to_data @ np.nan_to_num(change)
+    spread = np.diag(to_data @ np.nan_to_num(covariance) @ to_data.T)
+    margin = _Z * np.sqrt(np.maximum(spread, 0.0))
+    values, margin = np.where(known, values, np.nan), np.where(known, margin, np.inf)
+    low, high = (np.nan_to_num(values) + way * margin for way in (-1, 1))
+    return Estimate(values, low, high).named("site_change")
+
+
 class _Model(Protocol):
     """The parts of a task that a report uses."""
 
     @property
     def family(self) -> str:
         """Name of the family."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of coefficients, the intercept last."""
 
     @property
     def sandwich(self) -> bool:
@@ -170,43 +189,71 @@ def _cells(results: Results) -> list[Estimate]:
     return [cell for one in of for cell in one.cells()]
 
 
-def displays_of(model: _Model, results: Results, target: str) -> tuple[Display, ...]:
-    """Return a table and a picture of the coefficients."""
+def displays_of(
+    model: _Model, results: Results, target: str, names: Sequence[str]
+) -> tuple[Display, ...]:
+    """Return a table and a picture of the coefficients, the intercept last."""
     note = NOTE.format(valid="" if model.sandwich else ", if the model is true")
     ratio, rows = _RATIOS.get(model.family), []
     references, cells = np.append(results["reference"], 0.0), _cells(results)
     shown: list[Estimate | str] = []
-    for name, reference, cell in zip(model.names, references, cells, strict=True):
+    for name, reference, cell in zip(names, references, cells, strict=True):
         text: Estimate | str = cell
         if reference:
             text = REFERENCE
         elif np.isnan(cell.value):
             text = NOT_KNOWN
-        shown.append(text)
         of_ratio = [] if ratio is None else [text]
         if ratio and isinstance(text, Estimate):
-            of_ratio = [text.mapped(power_of)]
+            of_ratio = [replace(text.mapped(power_of), null=1.0)]
+        shown.append(of_ratio[0] if ratio else text)
         rows.append((name, text, *of_ratio))
     if NOT_KNOWN in shown:
         note += UNKNOWN
     if "residual_std" in results:
         rows.append(("residual deviation", number_of(results, "residual_std")))
     heads = ("column", "coefficient", *([ratio] if ratio else []))
-    bars = bars_of("Coefficients", model.names[:-1], shown[:-1], note)
+    title = _PICTURES[ratio] if ratio else "Coefficients"
+    bars = bars_of(title, names[:-1], shown[:-1])
     return (Table(f"Coefficients for {target!r}", heads, tuple(rows), note), bars)
 
 
-def summary_of(model: _Model, results: Results, target: str) -> Summary:
+def summary_of(model: _Model, results: Results, target: str, names: Sequence[str]) -> Summary:
     """Summarise the clearest effects on the target."""
     effects = [
         (name, cell)
-        for name, cell in zip(model.names[:-1], _cells(results)[:-1], strict=True)
+        for name, cell in zip(names[:-1], _cells(results)[:-1], strict=True)
         if np.isfinite(cell.value) and cell.low < cell.high
     ]
-    return effects_summary(
+    found = effects_summary(
         f"Effects on {target}",
         [name for name, _ in effects],
         [cell for _, cell in effects],
         nothing=f"No effect on {target} is shown.",
         ratios=model.family in _RATIOS,
     )
+    return replace(found, remarks=(*found.remarks, *_of_sites(names, results)))
+
+
+def _of_sites(names: Sequence[str], results: Results) -> Iterator[str]:
+    """Yield a warning of coefficients that would move with the term site."""
+    if "site_change" not in results:
+        return
+    from scipy.special import ndtri
+
+    changes = list(Estimate.of(results, "site_change").cells())
+    if not any(np.isfinite(change.value) for change in changes):
+        yield "noise hides whether coefficients would change with the term site"
+    # All together are clear by chance with a probability of at most `_CHANCE`.
+    clear = float(ndtri(1 - _CHANCE / (2 * len(changes)))) / _Z
+    moved = [
+        f"of {name} would be about {value + change.value:.3g} in place of {value:.3g}"
+        for name, value, change in zip(names, results["coef"], changes, strict=False)
+        if np.isfinite(change.value + value)
+        and abs(change.value) > clear * (change.high - change.value) > 0
+    ]
+    if moved:
+        yield (
+            "silos differ both in columns and in the outcome: with the term site, the coefficient "
+            + ", and that ".join(moved)
+        )

@@ -19,6 +19,7 @@ from cloister.protocol.task import Block, NoisyBlock, Rows
 from cloister.tasks.regression.design import PLACES, SPREADS, Design, Placed, Term
 from cloister.tasks.regression.engine import (
     BITS,
+    DRIFT,
     PRIOR,
     PRIOR_CONSTANT,
     Gradient,
@@ -40,6 +41,7 @@ from cloister.tasks.regression.newton import (
     step_rows,
     stepped,
 )
+from cloister.tasks.regression.sites import LOOK_SHARE, change_with_sites, look_block, look_rows
 
 NULL, MIDDLE, LAST = range(SPREADS + 1, 5)
 ROUNDS = 5
@@ -67,6 +69,8 @@ class Known:
     middle_lost: float = 0.0
     residual_square: float = 0.0
     residual_square_std: float = 0.0
+    look: Floats  # sums of each silo
+    look_std: float = 0.0
 
     @property
     def of_middle(self) -> Gradient:
@@ -94,6 +98,8 @@ class Model:
         Usual number of rows of a unit.
     bins : int
         Number of bins of a histogram.
+    silos : int
+        Number of layers of the look at each silo; 0 without it.
     """
 
     family: Family
@@ -105,6 +111,7 @@ class Model:
     sandwich: bool = False
     rows_of_unit: int = 1
     bins: int = 64
+    silos: int = 0
 
     @cached_property
     def design(self) -> Design:
@@ -116,13 +123,18 @@ class Model:
     def start(self) -> Known:
         """Return the state before the first round, with weights of 0."""
         fit = Fitted.start(self.design.unplaced(), self.design.width, squares=self.sandwich)
-        return Known(fit=fit, bend=fit.curvature, middle_at=fit.weights, middle=fit.weights)
+        look = np.zeros((self.silos, self.design.width + 2)) if self.silos else np.zeros((1, 1))
+        return Known(
+            fit=fit, bend=fit.curvature, middle_at=fit.weights, middle=fit.weights, look=look
+        )
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return counts of bins, twice; then gradient and curvature, and sizes or squares."""
         share, at = SHARES[t], t - NULL
         if t < NULL:
             return (self.design.count_block(t, share),)
+        looked = LOOK_SHARE * share if self.silos and t == LAST else 0.0
+        share -= looked
         squares = _SQUARES if t == LAST else 0.0
         # A family without a free factor of the variance gives this share to the gradient.
         gradient = _GRADIENT[at] + (0.0 if self.family.dispersed else squares)
@@ -136,7 +148,8 @@ class Model:
             square=share * squares if self.family.dispersed else 0.0,
             meat=share * meat,
         )
-        return tuple(found)
+        look = [look_block(self.silos, self.design.width, looked)] if looked else []
+        return (*found, *look)
 
     def rows(
         self, t: int, known: Known, records: Records, owner: Integers | None
@@ -165,8 +178,9 @@ class Model:
         counted = np.ones(len(records))
         if self.counted:
             counted = np.clip(self.counted.in_data_units(records) / self.counted.high, 0.0, 1.0)
-        gradients = by_unit(rows * (counted * residual), owner)
-        curvatures = by_unit(products(rows) * (counted * weight), owner)
+        scores, weights = counted * residual, counted * weight
+        gradients = by_unit(rows * scores, owner)
+        curvatures = by_unit(products(rows) * weights, owner)
         sizes, square = [], None
         if t < LAST:
             sizes = [lengths(gradients)]
@@ -181,7 +195,12 @@ class Model:
                 squares = by_unit(squares[None], owner)[0] / np.bincount(owner)
             square = np.trunc(np.minimum(squares, 1.0) * (1 << BITS)).astype(np.int64)
         meat = t == LAST and self.sandwich
-        return step_rows(known.fit, gradients, curvatures, sizes=sizes, square=square, meat=meat)
+        yield from step_rows(
+            known.fit, gradients, curvatures, sizes=sizes, square=square, meat=meat
+        )
+        if t == LAST and self.silos:
+            of_units = by_unit(scores[None], owner)[0], by_unit(rows * weights, owner)
+            yield look_rows(*of_units, self._look_cuts(known.fit))
 
     # The target -----------------------------------------------------------------------------------
 
@@ -269,7 +288,7 @@ class Model:
         known = replace(known, fit=fit, bend=change)
         if t == LAST:
             fit = replace(fit, last=gradient.value, last_std=gradient.noise_std)
-            return self._with_square(replace(known, fit=fit), released)
+            return self._with_look(self._with_square(replace(known, fit=fit), released), released)
         fit, gradient = stepped(
             fit,
             gradient,
@@ -310,6 +329,30 @@ class Model:
         unit = _REACH**2 / known.fit.columns.n
         value = float(words[0]) * unit
         return replace(known, residual_square=value, residual_square_std=noise_std * unit)
+
+    def _with_look(self, known: Known, released: Mapping[str, NoisyBlock]) -> Known:
+        if "look" not in released:
+            return known
+        words, noise_std = released["look"].in_records(BITS)
+        return replace(known, look=words, look_std=noise_std)
+
+    def change_with_sites(self, known: Known, solution: Solution) -> tuple[Floats, Floats]:
+        """Return the change of weights by a term of each silo, and the covariance of its error.
+
+        Both are not a number before the last round, and where noise hides them.
+        """
+        drift = 0.0 if self.family.linear else DRIFT
+        cuts = self._look_cuts(known.fit)
+        return change_with_sites(
+            known.fit, solution, known.look, known.look_std, cuts=cuts, drift=drift
+        )
+
+    def _look_cuts(self, fit: Fitted) -> tuple[float, float]:
+        """Return the lengths to which residuals and rows times weights are cut."""
+        weight, rows = self._null_weight(fit.columns), float(self.rows_of_unit)
+        # No event of a rare kind is cut.
+        most = min(max(_REACH * sqrt(weight), 1.0), self._residuals(fit.columns)[0])
+        return sqrt(rows) * most, sqrt(rows * weight * fit.length)
 
     def _moved(self, fit: Fitted, gradients: Sequence[Gradient], last: bool = False) -> Solution:
         """Return the solution one step on, whose weights are not too far away."""

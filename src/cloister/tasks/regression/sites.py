@@ -1,8 +1,14 @@
-"""Differences between silos, from the coefficients of a model with the term ``site``.
+"""Differences between silos, from a model with the term ``site``, or from a look without it.
 
-The coefficients of a fit are normal with a known covariance of noise and sampling. So what each
-silo has in common, and how much silos differ, follows from them alone [BER17]_. Without noise, and
-for least squares, that is the restricted maximum likelihood of the records.
+**With the term.** The coefficients of a fit are normal with a known covariance of noise and
+sampling. So what each silo has in common, and how much silos differ, follows from them alone
+[BER17]_. Without noise, and for least squares, that is the restricted maximum likelihood of the
+records.
+
+**Without it.** In the last round each silo has a layer with the sums of the residuals of its
+records, and of their rows times weights. They are score and curvature of a term of this silo. So
+one step of Newton shows where coefficients would go [H78]_. Silos that differ in columns alone, or
+in the outcome alone, move no coefficient.
 
 References
 ----------
@@ -14,6 +20,8 @@ References
    Covariate", Statistics in Medicine 22(17), 2003.
 .. [HT02] Higgins, Thompson, "Quantifying Heterogeneity in a Meta-Analysis", Statistics in Medicine
    21(11), 2002: the typical variance of a study.
+.. [H78] Hausman, "Specification Tests in Econometrics", Econometrica 46(6), 1978: two estimates
+   that differ only if the effects of silos depend on the columns.
 .. [BER17] Burke, Ensor, Riley, "Meta-analysis using individual participant data: one-stage and
    two-stage approaches, and why they may differ", Statistics in Medicine 36(5), 2017.
 """
@@ -22,23 +30,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf, nan, sqrt
+from math import inf, isqrt, nan, sqrt
 from typing import Protocol
 
 import numpy as np
 
 from cloister.core.arrays import Floats, Results
-from cloister.core.display import NOT_KNOWN, Display, Estimate, Table
-from cloister.protocol.task import INTERVAL_95
-from cloister.tasks.interval_tables import bars_of, number_of
+from cloister.core.display import NOT_KNOWN, Display, Estimate, Table, between
+from cloister.protocol.task import INTERVAL_95, Block, Rows
+from cloister.tasks.interval_tables import LINES, bars_of, number_of
 from cloister.tasks.population import sampled
+from cloister.tasks.regression.engine import BITS, Solution, ball, lengths, matrix_of
+from cloister.tasks.regression.newton import Fitted
 
 FEWEST = 3
 """Silos, below which nothing is known of their variance."""
+LOOK_SHARE = 0.04
+"""Share of the look in the budget of the last round, which is half of the whole."""
+_RESIDUAL, _SQUARE, _ROW = 0.6, 0.1, 0.3  # parts of the squared norm of the look's payload
+_SEEN = 4.0  # deviations of noise, above which a silo is seen
 _Z = INTERVAL_95["gaussian"]
 _FOREST = (
-    "Thick lines are 95 % confidence intervals of the noise, thin ones include sampling. The last "
-    "point is the mean of silos of which these are a sample."
+    f"{LINES} The last point is the mean of silos of which these are a sample, by restricted "
+    "maximum likelihood; its interval is by Student's t and covers all errors together."
 )
 _SPREAD = (
     "tau is the standard deviation between silos, I2 its share in the variance of an estimate from "
@@ -349,16 +363,15 @@ def displays_of(model: _Model, results: Results) -> Iterator[Display]:
         return
     columns = [column for column in effects_of(model) if column]
     for i, column in enumerate(columns):
+        value, low, high = number_of(results, "site_mean", i).numbers
         cells = [
             *Estimate.of(results, "site_effect")[i].cells(),
             # Its interval has all errors: there is none of the noise alone.
-            number_of(results, "site_mean", i),
+            between(value, nan, nan, population=(low, high)),
         ]
         title = f"Effect of {column} by site"
         bars = bars_of(title, (*model.sites, "mean of silos"), cells, _FOREST, "coefficient")
-        ends = [cell.of_population for cell in cells]
-        wide = (np.array([cell.low for cell in ends]), np.array([cell.high for cell in ends]))
-        yield replace(bars, points=True, estimate=replace(bars.estimate, population=wide))
+        yield replace(bars, points=True)
     if "mixed_coef" in results:
         left = tuple(f"site={silo}" for silo in model.sites)
         names = [name for name in model.names if name not in left]
@@ -382,3 +395,92 @@ def displays_of(model: _Model, results: Results) -> Iterator[Display]:
 
 def _share(value: float) -> str:
     return f"{100 * value:.0f} %" if np.isfinite(value) else NOT_KNOWN
+
+
+# From layers of silos without the term site -------------------------------------------------------
+
+
+def look_block(silos: int, q: int, weight: float) -> Block:
+    """Return the block with a layer of `q` + 2 words for each silo."""
+    # The bounds are those of one layer: a unit of a silo is in no other one.
+    return Block("look", (silos, q + 2), isqrt((q + 2) << 2 * BITS), 1 << 2 * BITS, weight)
+
+
+def look_rows(residuals: Floats, rows: Floats, cuts: tuple[float, float]) -> Rows:
+    """Return the rows of units to the first layer.
+
+    Parameters
+    ----------
+    residuals, rows : ndarray of shape (m,) and (q, m)
+        Sums of residuals, and of rows times weights, over the records of a unit.
+    cuts : (float, float)
+        Lengths to which both are cut.
+    """
+    residual_cut, row_cut = cuts
+    residual = np.clip(residuals / residual_cut, -1.0, 1.0)
+    row = rows / np.maximum(lengths(rows), row_cut)
+    parts = [sqrt(_RESIDUAL) * residual[None], sqrt(_SQUARE) * residual[None] ** 2]
+    return Rows.dense(ball(np.concatenate([*parts, sqrt(_ROW) * row]), 1.0))
+
+
+def change_with_sites(
+    fit: Fitted,
+    solution: Solution,
+    words: Floats,
+    noise_std: float,
+    *,
+    cuts: tuple[float, float],
+    drift: float,
+) -> tuple[Floats, Floats]:
+    """Return the change of weights by a term of each silo, and the covariance of its error.
+
+    Parameters
+    ----------
+    words : ndarray of shape (n_silos, q + 2)
+        Released sums, in units of the payload.
+    cuts : (float, float)
+        As of :func:`look_rows`.
+    drift : float
+        Relative error of a residual that is carried to the last weights.
+
+    Returns
+    -------
+    tuple of ndarray
+        Of shape (q,), and (q, q). Not a number for entries outside the equations, and for the
+        constant, which becomes one of each silo. Nothing is known where noise hides the silos.
+    """
+    kept = fit.kept
+    change, whole = np.full(len(kept), nan), np.full((len(kept), len(kept)), nan)
+    parts = cuts[0] / sqrt(_RESIDUAL), cuts[0] ** 2 / sqrt(_SQUARE), cuts[1] / sqrt(_ROW)
+    residual_std, square_std, row_std = (noise_std * part for part in parts)
+    # The size of a silo is a divisor below.
+    words = words[words[:, -1] * parts[2] > _SEEN * row_std]
+    if len(words) < 2:
+        return change, whole
+    residuals, squares = words[:, 0] * parts[0], np.maximum(words[:, 1] * parts[1], 0.0)
+    rows = words[:, 2:][:, kept] * parts[2]
+    size, step = rows[:, -1], (solution.weights - fit.weights)[kept]
+    carried = rows @ step
+    score = residuals - carried
+    # Residuals that are cut do not sum to 0, and a silo may have more of them than others.
+    biased = score.sum() / size.sum() * size
+    variance = residual_std**2 + squares + 2 * square_std
+    variance += row_std**2 * float(step @ step) + biased**2 + (drift * carried) ** 2
+    covariance = np.diag(variance) + rows @ solution.noise[np.ix_(kept, kept)] @ rows.T
+    # The curvature without the means of silos, and without the squares of the noise in these.
+    slopes, of_noise = rows[:, :-1] / size[:, None], row_std**2 * float((1 / size).sum())
+    within = matrix_of(fit.curvature)[np.ix_(kept, kept)][:-1, :-1] - slopes.T @ rows[:, :-1]
+    values, vectors = np.linalg.eigh(within + of_noise * np.eye(len(within)))
+    least = max(fit.curvature_std * sqrt(len(values)), 1e-9)
+    inverse = (vectors / np.maximum(values, least)) @ vectors.T
+    # Around the mean of all silos: what residuals have in common is no difference.
+    linear = -inverse @ (slopes - rows[:, :-1].sum(axis=0) / size.sum()).T
+    # As far as silos differ, noise in the means counts, and so do means that differ by chance.
+    shifts = score / size
+    differ = row_std**2 * float(shifts @ shifts)
+    by_chance = max(1 / size.sum(), 1 / fit.columns.n) * float(shifts @ score)
+    at = np.flatnonzero(kept)[:-1]
+    change[at] = linear @ score
+    whole[np.ix_(at, at)] = linear @ covariance @ linear.T + differ * inverse @ inverse
+    whole[np.ix_(at, at)] += by_chance * inverse
+    return change, whole

@@ -7,7 +7,7 @@ noise of opposite sign counts twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import floor, log10, sqrt
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from cloister.core.errors import PlanError
 from cloister.protocol.task import INTERVAL_95, PublicColumn
 from cloister.tasks.columns import position
 from cloister.tasks.interval_tables import SAID, listing
+from cloister.tasks.options import Dates
 from cloister.tasks.population import population_interval, sampled
 from cloister.tasks.significance import clear, how_sure
 
@@ -54,14 +55,25 @@ def coefficient_bars(
     return Bars(title, around(values[best], margins[best], labels=labels, unit=unit), note)
 
 
+def of_dates(names: Sequence[str], columns: Sequence[str], dates: Dates) -> tuple[str, ...]:
+    """Return names of coefficients; that of a column of dates is a change per year."""
+    of = {columns[j] for j in dates}
+    return tuple(name + " (per year)" * (name in of) for name in names)
+
+
 def effects_of(
-    names: Sequence[str], levels: Sequence[int], reference: Sequence[int], half_boxes: Floats
+    names: Sequence[str],
+    levels: Sequence[int],
+    reference: Sequence[int],
+    half_boxes: Floats,
+    dates: Collection[str] = (),
 ) -> tuple[list[str], Floats]:
     """Return names of readable effects, and the changes of the columns in the rows of a matrix.
 
     A category is compared with its reference. A number changes by a power of ten, at most half its
-    box. Reference categories and the intercept have no effect. `half_boxes` are those of the
-    design, of shape (width,); the matrix has the shape (n_effects, width).
+    box; those of `dates` are years. Reference categories and the intercept have no effect.
+    `half_boxes` are those of the design, of shape (width,); the matrix has the shape
+    (n_effects, width).
     """
     matrix = to_reference(levels, reference)
     texts: list[str] = []
@@ -73,7 +85,10 @@ def effects_of(
         else:
             step = 10.0 ** floor(log10(half_boxes[place]))
             matrix[place] *= step
-            texts.append(f"{names[place]} (per {step:g})")
+            unit = f"{step:g}"
+            if names[place] in dates:
+                unit = "year" if step == 1 else f"{step:g} years"
+            texts.append(f"{names[place]} (per {unit})")
     kept = np.flatnonzero(matrix[:-1].any(axis=1))
     return [texts[i] for i in kept], matrix[kept]
 

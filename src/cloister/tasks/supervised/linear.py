@@ -30,7 +30,7 @@ from cloister.protocol.task import INTERVAL_95, Block, Gaussian, NoisyBlock, Pub
 from cloister.tasks.columns import Encoding, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import n_products, symmetric
-from cloister.tasks.options import Target, build_task
+from cloister.tasks.options import Dates, Target, build_task
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.contrasts import (
     Reference,
@@ -41,6 +41,7 @@ from cloister.tasks.supervised.contrasts import (
     combination,
     effects_of,
     effects_summary,
+    of_dates,
     to_reference,
 )
 from cloister.tasks.supervised.frame import (
@@ -151,6 +152,8 @@ class Linear(Gaussian):
     """
 
     name: ClassVar[str] = "linear"
+    later: ClassVar[frozenset[str]] = frozenset({"dates"})
+    """Fields that older plans lack; plans leave them out at their defaults."""
     has_effects: ClassVar[bool] = True
     rounds: ClassVar[int] = 6
 
@@ -183,6 +186,7 @@ class Linear(Gaussian):
     sandwich: bool = False
     reference: tuple[int, ...] = ()
     frac_bits: int = 16
+    dates: Dates = ()
 
     def __post_init__(self) -> None:
         columns = {"levels": self.levels, "low": self.low, "high": self.high}
@@ -602,7 +606,11 @@ class Linear(Gaussian):
         """Summarise the clearest effects on the target."""
         frame, target = self._model, columns[self.target]
         names, changes = effects_of(
-            self.names, frame.used_levels, frame.of_used(self.reference), frame.half_boxes
+            self.names,
+            frame.used_levels,
+            frame.of_used(self.reference),
+            frame.half_boxes,
+            [columns[j] for j in self.dates],
         )
         return effects_summary(
             f"Effects on {target}",
@@ -618,7 +626,9 @@ class Linear(Gaussian):
         compared = self._combinations(results, matrix)
         rows: list[tuple[str | Estimate, ...]] = [
             (name, cell if row.any() else "reference")
-            for name, row, cell in zip(self.names, matrix, compared, strict=True)
+            for name, row, cell in zip(
+                of_dates(self.names, columns, self.dates), matrix, compared, strict=True
+            )
         ]
         deviation = Estimate.of(results, "residual_std")[0]
         if deviation.low > 0:

@@ -15,7 +15,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import ceil, floor, hypot, inf, log, sqrt
@@ -35,7 +35,7 @@ from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
 from cloister.tasks.moments import n_products, symmetric
-from cloister.tasks.options import Target, build_task
+from cloister.tasks.options import Dates, Target, build_task
 from cloister.tasks.shrinkage import james_stein
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.contrasts import (
@@ -47,6 +47,7 @@ from cloister.tasks.supervised.contrasts import (
     combination,
     effects_of,
     effects_summary,
+    of_dates,
     power_of,
     to_reference,
 )
@@ -166,6 +167,8 @@ class Logistic(Gaussian):
     """
 
     name: ClassVar[str] = "logistic"
+    later: ClassVar[frozenset[str]] = frozenset({"dates"})
+    """Fields that older plans lack; plans leave them out at their defaults."""
     has_effects: ClassVar[bool] = True
 
     example: ClassVar[Example] = Example(MIXED, {"target": "smokes"})
@@ -200,6 +203,7 @@ class Logistic(Gaussian):
     shrinkage: bool = True
     reference: tuple[int, ...] = ()
     frac_bits: int = 16
+    dates: Dates = ()
 
     def __post_init__(self) -> None:
         columns = {"levels": self.levels, "low": self.low, "high": self.high}
@@ -785,7 +789,11 @@ class Logistic(Gaussian):
             return Summary()
         frame, target = self._frame, columns[self.target]
         names, changes = effects_of(
-            self.names, frame.used_levels, frame.of_used(self.reference), frame.half_boxes
+            self.names,
+            frame.used_levels,
+            frame.of_used(self.reference),
+            frame.half_boxes,
+            [columns[j] for j in self.dates],
         )
         outputs = range(1) if self._outputs == 1 else range(1, self._outputs)
         classes = [f", {label} against {self.classes[0]}" for label in self.classes[1:]]
@@ -807,8 +815,9 @@ class Logistic(Gaussian):
         )
         outputs = (self.classes[1],) if self._outputs == 1 else self.classes
         each = Estimate(value.T, low.T, high.T)  # column, output
+        names = of_dates(self.names, columns, self.dates)
         rows: list[tuple[str | Estimate, ...]] = [
-            (name, *each[i].cells()) for i, name in enumerate(self.names)
+            (name, *each[i].cells()) for i, name in enumerate(names)
         ]
         table = Table(
             "Coefficients of the log-odds, data units", ("column", *outputs), tuple(rows), NOTE
@@ -824,14 +833,14 @@ class Logistic(Gaussian):
         )
         if self._wide:
             return (table, bars)
-        return (table, self._odds_ratios(results), bars)
+        return (table, self._odds_ratios(results, names), bars)
 
-    def _odds_ratios(self, results: Results) -> Table:
+    def _odds_ratios(self, results: Results, names: Sequence[str]) -> Table:
         """Return the odds ratio of each column for one unit, or against its reference category."""
         matrix = to_reference(self._frame.used_levels, self._frame.of_used(self.reference))
         outputs = range(1) if self._outputs == 1 else range(1, self._outputs)
         rows: list[tuple[str | Estimate, ...]] = []
-        for name, row in zip(self.names[:-1], matrix, strict=False):
+        for name, row in zip(names[:-1], matrix, strict=False):
             ratios = [self.odds_ratio(results, row, output) for output in outputs]
             rows.append((name, *(ratios if row.any() else ["reference"] * len(ratios))))
         heads = [f"{label} against {self.classes[0]}" for label in self.classes[1:]]

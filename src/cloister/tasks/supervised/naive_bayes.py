@@ -22,6 +22,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.dates import nearest_day
 from cloister.core.declared import AtLeastZero, Hint, Positive, Range, Whole, declared
 from cloister.core.display import Bars, Cell, Display, Estimate, Heatmap, Summary, Table, around
 from cloister.core.errors import PlanError
@@ -39,9 +40,9 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import bins_of, categories_of, codes, count_cells, in_cache, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import cells_of, listing
+from cloister.tasks.interval_tables import cells_of, in_days, listing
 from cloister.tasks.intervals import differences, fieller, ratio_interval, size_interval
-from cloister.tasks.options import Target, build_task, noise_multiplier_for
+from cloister.tasks.options import Dates, Target, build_task, noise_multiplier_for
 from cloister.tasks.population import sampled, share_variance
 from cloister.tasks.significance import found, how_sure, normal_p
 from cloister.tasks.state import decode_state, encode_state
@@ -119,6 +120,8 @@ class NaiveBayes(Gaussian):
     """
 
     name: ClassVar[str] = "naive-bayes"
+    later: ClassVar[frozenset[str]] = frozenset({"dates"})
+    """Fields that older plans lack; plans leave them out at their defaults."""
     rounds: ClassVar[int] = 1
     ranges: ClassVar[Ranges] = {"class_prior": SHARE, "cells": SHARE}
 
@@ -156,6 +159,7 @@ class NaiveBayes(Gaussian):
     most_counts: AtLeastZero = 0.0
     smoothing: Positive = 1.0
     frac_bits: int = 16
+    dates: Dates = ()
 
     def __post_init__(self) -> None:
         names = ("kinds", "cells", "categories", "low", "high", "words")
@@ -572,7 +576,7 @@ class NaiveBayes(Gaussian):
             yield from (f"{column}={label}" for label in self.categories[j])
             return
         edges = np.linspace(self.low[j], self.high[j], self.cells[j] + 1)
-        texts = _texts_of(edges)
+        texts = [*map(str, map(nearest_day, edges))] if j in self.dates else _texts_of(edges)
         starts = np.flatnonzero(np.diff([-1, *groups]))
         for low, high in zip(starts, [*starts[1:], self.cells[j]], strict=True):
             yield f"{column} {texts[low]} to {texts[high]}"
@@ -615,7 +619,7 @@ class NaiveBayes(Gaussian):
             shares = Estimate.of(results, "cells")[:, place]
             yield [f"Share of {name}" for name in names], shares, 0.0
         for i, j in enumerate(self._normal):
-            means = Estimate.of(results, "means")[:, i : i + 1]
+            means = in_days(Estimate.of(results, "means")[:, i : i + 1], j in self.dates)
             yield [f"Mean of {columns[j]}"], means, self.low[j]
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
@@ -632,6 +636,7 @@ class NaiveBayes(Gaussian):
                     replace(means, population=None, labels=labels),
                     f"{_COLOURS} {_NOTE} Means are shown before smoothing.",
                     differences(means.values, means.low, means.high),
+                    dates=tuple(i for i, j in enumerate(self._normal) if j in self.dates),
                 )
             )
         if self._counted:

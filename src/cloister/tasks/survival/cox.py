@@ -22,7 +22,7 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Length, Positive, Range, Whole, declared
-from cloister.core.display import Bars, Cell, Display, Estimate, PValue, Summary, around
+from cloister.core.display import Cell, Display, Estimate, PValue, Summary
 from cloister.core.display import Table as Rows
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
@@ -39,7 +39,7 @@ from cloister.protocol.task import (
 from cloister.tasks import significance
 from cloister.tasks.columns import codes, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
-from cloister.tasks.interval_tables import SAID, WITH_POPULATION, listing
+from cloister.tasks.interval_tables import SAID, WITH_POPULATION, bars_of, listing
 from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
 from cloister.tasks.population import sampled
 from cloister.tasks.state import decode_state, encode_state
@@ -446,12 +446,7 @@ class Cox(Gaussian):
                 f"{WITH_POPULATION} Above 1: the event comes sooner. Follow-up is used up to "
                 f"{columns[self.time]} {horizon}, with {results['kept'][0]:.0%} of the events.",
             ),
-            Bars(
-                "Logarithm of hazard ratios",
-                replace(self._logarithms(results), labels=(self._labels,)),
-                "Whiskers: 95 % (privacy noise only).",
-                "not known",
-            ),
+            bars_of("Hazard ratios", self._labels, list(shown["hazard_ratio"].cells())),
         ]
         if halves:
             found.append(
@@ -515,11 +510,6 @@ class Cox(Gaussian):
         power = self._readable_units
         ratios = (Estimate.of(results, name).mapped(lambda v: v**power) for name in names)
         return {name: replace(one, null=1.0) for name, one in zip(names, ratios, strict=True)}
-
-    def _logarithms(self, results: Results) -> Estimate:
-        scale = self._readable_units
-        low, high = (results[f"coef{end}"] * scale for end in ("_low", "_high"))
-        return around(results["coef"] * scale, (high - low) / 2)
 
     def _marks(self, results: Results) -> Iterator[str]:
         for i, n in enumerate(self._levels_of):

@@ -30,14 +30,12 @@ from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Re
 from cloister.core.declared import Length, Positive, Range, Whole, declared
 from cloister.core.display import (
     NOT_KNOWN,
-    Bars,
     Cell,
     Display,
     Estimate,
     PValue,
     Summary,
     Table,
-    around,
 )
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
@@ -54,7 +52,7 @@ from cloister.protocol.task import (
 from cloister.tasks import significance
 from cloister.tasks.columns import codes, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
-from cloister.tasks.interval_tables import SAID, WITH_POPULATION, listing, number_of
+from cloister.tasks.interval_tables import LINES, SAID, WITH_POPULATION, bars_of, listing, number_of
 from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
 from cloister.tasks.regression import report
 from cloister.tasks.regression.design import PLACES, SPREADS, Design, Placed, term_of
@@ -600,8 +598,8 @@ class CoxApproximate(Gaussian):
         """Return hazard ratios, a picture of coefficients, and the test."""
         known = np.isfinite(results["coef"])
         marks = np.where(known & (results["far_values"] > 0), FAR, "")
-        value, low, high = (results[f"coef{end}"] * self.units for end in ("", "_low", "_high"))
         test = (float(known.sum()), float(results["wald"][0]), PValue(results["wald_p"][0]))
+        per_half = Estimate.of(results, "coef").mapped(lambda part: np.exp(part * self.units))
         return (
             Table(
                 f"Approximate hazard ratios of {columns[self.event]}",
@@ -616,11 +614,11 @@ class CoxApproximate(Gaussian):
                 ),
                 f"{_NOTE} {WITH_POPULATION} Above 1: the event comes sooner.",
             ),
-            Bars(
-                "Logarithm of approximate hazard ratios",
-                around(value, (high - low) / 2, labels=(self.names,)),
-                "For half of a range, or a category. Whiskers: 95 % (privacy noise only).",
-                NOT_KNOWN,
+            bars_of(
+                "Approximate hazard ratios",
+                self.names,
+                list(replace(per_half, null=1.0).cells()),
+                f"For half of a range, or a category. {LINES}",
             ),
             Table(
                 "Does any covariate matter?",

@@ -48,10 +48,9 @@ from cloister.tasks.interval_tables import (
     precision,
     table_of_count,
 )
-from cloister.tasks.options import build_task, noise_multiplier_for
+from cloister.tasks.options import Dates, build_task, noise_multiplier_for
 from cloister.tasks.population import sampled
 from cloister.tasks.preparation.quantiles import (
-    Dates,
     Levels,
     Probabilities,
     Quantiles,

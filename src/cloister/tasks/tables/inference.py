@@ -41,6 +41,7 @@ _ODDS, _RISKS = (  # the cells of 2 by 2 that are multiplied, in numerator and d
     for pairs in (([{0, 3}], [{1, 2}]), ([{0, 2}, {0, 3}], [{0, 2}, {1, 2}]))
 )
 _LEAST = 1e-6  # records of a level, so that none has a variance of 0
+_CLEAR, _LEAST_SHARE = 5.0, 1e-3  # noises of a sum in its value; a share in a variance
 
 
 @dataclass(frozen=True)
@@ -249,6 +250,45 @@ def ratio_of_pairs(
     estimate = Estimate(np.where(known, value, np.nan), low, high)
     found = replace(estimate, population=_half_line(top, below, total, walls)).joined(estimate)
     return found, _normal(top - below, total[0] + total[1] - 2 * np.asarray(total[2]))
+
+
+def change(
+    recent: Floats, before: Floats, noises: tuple[float, float], correlation: float
+) -> Tested:
+    """Test whether the shares of two disjoint sets of records are equal.
+
+    Parameters
+    ----------
+    recent, before : ndarray of one shape
+        Raw noisy counts of the two sets.
+    noises : (float, float)
+        Standard deviations of the noise of their counts.
+    correlation : float in [-1, 1]
+        Of the noises of a cell in both; they are independent between cells.
+
+    Returns
+    -------
+    Tested
+        Wald's statistic, with the errors of sampling and of noise. It is not known if one of the
+        two has too few records for its noise.
+    """
+    from scipy.special import chdtrc
+
+    a, b, k = recent.ravel(), before.ravel(), recent.size
+    n, m, (s, r) = float(a.sum()), float(b.sum()), noises
+    df = np.array(k - 1.0)
+    if min(n / s, m / r) < _CLEAR * np.sqrt(k):
+        return Tested(np.array(np.nan), df, np.array(np.nan))
+    shares = np.maximum((a + b) / (n + m), _LEAST_SHARE)
+    shares /= shares.sum()
+    centring = np.eye(k) - shares[:, None]
+    noise = (s / n) ** 2 + (r / m) ** 2 - 2 * correlation * (s / n) * (r / m)
+    variance = (1 / n + 1 / m) * (np.diag(shares) - np.outer(shares, shares))
+    variance += noise * centring @ centring.T
+    # The differences add up to 0, so that the last one follows from the others.
+    difference = (a / n - b / m)[:-1]
+    statistic = np.asarray(difference @ np.linalg.solve(variance[:-1, :-1], difference))
+    return Tested(statistic, df, np.asarray(chdtrc(df, statistic)))
 
 
 def fits(test: str, shape: Sequence[int]) -> bool:

@@ -34,8 +34,8 @@ from cloister.protocol.task import (
 from cloister.tasks.columns import codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import SAID, SIGNIFICANT, in_days, listing, number_of, precision
-from cloister.tasks.options import build_task, noise_multiplier_for
-from cloister.tasks.preparation.quantiles import Dates, Levels, Quantiles, usual_levels
+from cloister.tasks.options import Dates, build_task, noise_multiplier_for
+from cloister.tasks.preparation.quantiles import Levels, Quantiles, usual_levels
 from cloister.tasks.preparation.statistics import Statistics
 from cloister.tasks.preparation.ticks import AllTicks, ticks_of
 from cloister.tasks.scores import as_results

@@ -421,6 +421,19 @@ class Tabulate(Gaussian):
             results["group_noise"] = np.array([s])
         return results
 
+    def changes(
+        self, recent: GridState, before: GridState, correlation: float
+    ) -> dict[str, Floats]:
+        """Return the p-value of equal shares in two disjoint sets of records, for each table.
+
+        `correlation` is that of the noises of a sum in both states; it is 0 for two releases.
+        """
+        (new, _, s), (old, _, r) = self._noisy(recent), self._noisy(before)
+        return {
+            f"table_{i + 1}": inference.change(new[i], old[i], (s[i], r[i]), correlation).p
+            for i in range(len(self.tables))
+        }
+
     def _answers(self, counts: Floats, s: float) -> dict[str, Floats]:
         """Return the estimates of a noisy table, with the tests that fit it."""
         results = {

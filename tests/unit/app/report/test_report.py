@@ -30,13 +30,17 @@ from cloister.app.report import plots
 from cloister.app.report.notebook import release_axes
 from cloister.app.report.page import _as_csv, render_markdown, render_report, write_report
 from cloister.app.text import (
+    BRACKETS_NOTE,
+    UNCLEAR_NOTE,
     as_table,
     attacker_sentence,
     between,
     cell_text,
+    legend_of,
     listed,
     number,
     plus_minus,
+    privacy_statement,
     strength_sentence,
     who_saw_what,
 )
@@ -61,6 +65,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.events import NonPrivateEvent
 from cloister.tasks import TASKS
 from cloister.tasks.examples import example_of
+from cloister.tasks.interval_tables import LINES, bars_of
 from cloister.testing import SimulatedNoise, ZeroNoise
 
 VOID = {"meta", "br", "link", "img", "input"}
@@ -590,6 +595,15 @@ def test_a_number_that_noise_could_have_made_has_a_question_mark() -> None:
     assert [text.endswith(" ?") for text in texts] == [True, False, False, True]
 
 
+def test_one_sentence_says_what_every_interval_covers() -> None:
+    wide = interval(1.0, 0.9, 1.1, population=(0.5, 1.5))
+    tables = [as_table(Table("T", ("", "value"), (("a", wide), ("b", around(1.0, 2.0)))))]
+    assert legend_of(tables) == f"{BRACKETS_NOTE} {UNCLEAR_NOTE}"
+    assert legend_of([Table("T", ("", "value"), (("a", 1.0), ("b", "c")))]) == ""
+    (covered,) = (answer for question, answer in privacy_statement(job()) if "covered" in question)
+    assert covered.startswith(BRACKETS_NOTE)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -729,3 +743,29 @@ def test_numbers_of_bars_are_inside_the_picture(values: list[float]) -> None:
     assert low <= -0.1 < 0.1 <= high
     figure.draw_without_rendering()
     assert all(text.get_window_extent().x1 <= figure.bbox.x1 for text in axes.texts)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.6, 3.5), (0.98, 1.01), (1e-9, 1e12), (0.06, 80.0)])
+def test_ratios_have_an_axis_of_logarithms_and_both_intervals(low: float, high: float) -> None:
+    one = replace(interval(1.0, 0.99, 1.005, population=(low, high)), null=1.0)
+    bars = bars_of("t", ("r", "s"), [one, "reference"])
+    assert bars.note == LINES
+    (axes,) = plots.figure_of(bars).axes
+    places, texts = axes.get_xticks(), [tick.get_text() for tick in axes.get_xticklabels()]
+    assert np.log([float(text) for text in texts]) == pytest.approx(places, abs=1e-4)
+    assert "1" in texts
+    assert len(texts) <= 7
+    assert [text.get_text() for text in axes.texts][1] == "reference"
+    noise, population = (line.get_segments() for line in axes.collections)
+    assert (len(noise), len(population)) == (1, 1)
+    (start, _), (end, _) = population[0]
+    assert np.exp([start, end]) == pytest.approx([low, high])
+
+
+def test_a_number_without_an_interval_of_noise_has_one_thin_line() -> None:
+    cells = [interval(3.0, 2.0, 4.0, population=(1.5, 4.5))]
+    cells.append(interval(2.5, np.nan, np.nan, population=(1.0, 4.0)))
+    bars = replace(bars_of("t", ("a", "mean"), cells), points=True)
+    noise, population = (line.get_segments() for line in plots.figure_of(bars).axes[0].collections)
+    assert (len(noise), len(population)) == (1, 2)
+    assert as_table(bars).rows[1] == ("mean", "2.5", "[1.0, 4.0]")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cloister.core.errors import PlanError
 from cloister.privacy.noise import DiscreteNoise
 from cloister.shares.linking.program import Found, Linked
 
 from .people import frames, on_shares
+from .test_secret import session
 
 OPTIONS: dict[str, Any] = {
     "key": "national_id",
@@ -199,6 +202,29 @@ def test_a_coefficient_in_strong_noise_is_not_known() -> None:
     assert np.isnan(found.values).all()
     assert np.isnan(found.low).all()
     assert answer.to_dict()["coefficients"]["value"] == [None] * 5
+
+
+def test_rules_of_the_key_are_read_with_the_plan() -> None:
+    for part in (
+        {"rule": "nonsense"},
+        {"rule": "digits", "width": -1},
+        {"rule": "code", "width": 3},
+    ):
+        with pytest.raises(PlanError):
+            linked(parts=(part,))
+
+
+def test_parties_that_order_tables_differently_have_different_sessions() -> None:
+    """The first table is that whose persons a left join keeps."""
+    one = session(("a", "b"))
+    other = dict(reversed(one.program.sides.items()))
+    swapped = replace(
+        one,
+        program=replace(one.program, sides=other),
+        options={**one.options, "sides": dict(reversed(one.options["sides"].items()))},
+    )
+    assert swapped.to_dict() == one.to_dict()
+    assert swapped.digest() != one.digest()
 
 
 # What a server could find out ---------------------------------------------------------------------

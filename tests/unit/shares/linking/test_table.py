@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
+from cloister.data.schema import Schema
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
-from cloister.shares.linking import Column, LinkedTable, Side, Table
+from cloister.shares.linking import Column, LinkedTable, Part, Side, Table, columns
+from cloister.shares.linking.columns import prepare
+from cloister.shares.linking.keys import tags
 from cloister.shares.mpc.parties import Account
 
 from .people import FIRST, PARTS, SECOND, frames, sides
@@ -110,6 +114,76 @@ def test_rows_without_a_key_or_after_the_first_are_left_out() -> None:
     assert (ready.no_key, ready.repeated, ready.incomplete) == (2, 1, 1)
     assert len(ready.keys) == 46
     assert "46" not in repr(ready)
+
+
+def test_a_table_that_loses_many_rows_stops_before_anything_is_charged(tmp_path: Path) -> None:
+    misspelt = tables()
+    misspelt["crm"]["group"] = misspelt["crm"]["group"].astype(str).str.upper()
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.open_dataset("clients", cap=Budget(1.0, 1e-6), unit="national_id")
+    account = {"crm": Account(ledger, "clients")}
+    with pytest.raises(
+        DataError, match=r"table 'crm': 300 of 300 .* shows these cells. Correct"
+    ) as all_:
+        question().run_here(misspelt, account)
+    assert "max_loss" not in str(all_.value)
+    some = tables()
+    some["crm"]["group"] = [*["unheard of"] * 30, *some["crm"]["group"].iloc[30:]]
+    with pytest.raises(DataError, match=r"30 of 300 rows .* 30 with a missing .*max_loss=0.11"):
+        question().run_here(some, account)
+    assert ledger.spent("clients") == 0
+    question().run_here(some, account, max_loss=0.11)
+
+
+def test_a_unit_of_the_schema_has_no_more_keys_than_the_program_pays_for() -> None:
+    """A key of two parts gives a client several; so do two spellings, of which the unit is one."""
+    table = pd.DataFrame(
+        {
+            "id": ["7", "007", "8", "8", "8", None],
+            "card": list("abcdef"),
+            "group": list("abcabc"),
+            "x": 0.5,
+        }
+    )
+    parts = (Part(rule="digits"), Part(rule="code"))
+    side = Side(rows=9, key=("id", "card"), columns=FIRST)
+    columns = tuple(column.schema() for column in FIRST)
+    schema = Schema(dataset="crm", unit="id", max_rows=1, columns=columns)
+    for most, kept in ((1, [("7", "A"), ("8", "C")]), (2, [("7", "A"), ("007", "B"), ("8", "C")])):
+        ready = prepare(side, parts, table, schema, most)
+        assert list(ready.keys)[: len(kept)] == kept
+        assert (len(ready.keys), ready.beyond) == {1: (2, 3), 2: (4, 1)}[most]
+        assert ready.no_key == 1
+
+
+def test_a_digest_names_keys_and_rows_and_no_session() -> None:
+    table = frames(50, 50, 1.0)[0]
+    program = question().program
+    first, again = (program.prepare("crm", table) for _ in range(2))
+    assert first.content() == again.content()
+    assert (first.tagged(b"a" * 32, "s") != again.tagged(b"b" * 32, "t")).any()
+    for column, cell in (
+        ("id", 1),
+        ("x", 0.123),
+        ("group", "c" if table.group.iloc[0] != "c" else "a"),
+    ):
+        changed = table.copy()
+        changed.iloc[0, list(table).index(column)] = cell
+        assert program.prepare("crm", changed).content() != first.content()
+
+
+def test_two_keys_with_one_tag_stop_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = question().program.prepare("crm", frames(50, 50, 1.0)[0])
+
+    def collides(*given: Any) -> Any:
+        found = tags(*given)
+        found[3] = found[9]
+        return found
+
+    monkeypatch.setattr(columns, "tags", collides)
+    table = ready.tagged(b"k" * 32, "s")
+    assert len(np.unique(table[:, 0])) == 310
+    assert (table[:, 1] & np.uint64(1)).sum() == 49
 
 
 def test_columns_are_rounded_to_levels_of_their_width() -> None:

@@ -1,0 +1,186 @@
+"""``cloister horizon``: answers that are renewed as records arrive, under one budget."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cloister.app.files import SiloFiles
+from cloister.app.horizon import Horizon, HorizonFolder
+from cloister.app.horizon_report import (
+    horizon_document,
+    present_horizon,
+    write_horizon_report,
+)
+from cloister.app.payment import LEDGER_VARIABLE, default_ledger
+from cloister.app.text import number
+from cloister.cli.options import (
+    add_max_loss_argument,
+    add_plan_arguments,
+    add_reading_argument,
+    add_task_arguments,
+    job_of,
+    named_task,
+    payment_of,
+)
+from cloister.cli.output import Output
+from cloister.cli.parsers import actions
+from cloister.cli.release import show_presentation
+from cloister.core.display import Table
+from cloister.core.errors import DataError, LedgerError, PlanError
+from cloister.data.loss import loss_notices
+from cloister.data.records import Records
+from cloister.data.schema import Schema
+from cloister.data.units import Admits
+from cloister.privacy.horizon import Encoding, kept
+from cloister.tasks import installed
+
+Document = Mapping[str, Any]
+_ANSWERS = {
+    "so far": "all periods so far",
+    "latest": "one period",
+    "last 4": "the last 4",
+    "last 13": "the last 13",
+    "now": "sums that are kept",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = actions(parser)
+    start = add("open", "fix a task for several periods, and reserve its one price", _open)
+    start.add_argument("folder", type=Path, metavar="DIR", help="a new folder for the horizon")
+    start.add_argument(
+        "--silos",
+        type=lambda text: tuple(text.split(",")),
+        required=True,
+        metavar="NAME,NAME,...",
+        help="names of the silos, which are those of their files",
+    )
+    start.add_argument("--periods", type=int, required=True, metavar="T", help="2 to 104")
+    start.add_argument(
+        "--max-periods",
+        type=int,
+        default=1,
+        metavar="P",
+        help="periods in which a person may arrive; rows beyond are left out (default: 1)",
+    )
+    start.add_argument(
+        "--workload",
+        choices=("all", "totals"),
+        default="all",
+        help="answers with little noise: totals, single periods and windows, or totals alone",
+    )
+    start.add_argument(
+        "--keep",
+        type=float,
+        metavar="SHARE",
+        help="for centres that move: share of earlier sums that each period keeps, such as 0.8",
+    )
+    add_plan_arguments(start, nominal_n=True)
+    add_task_arguments(start)
+    release = add("release", "freeze the arrivals of a period, and release its sums", _release)
+    release.add_argument("folder", type=Path, metavar="DIR", help="the folder of the horizon")
+    release.add_argument("period", type=int, metavar="PERIOD", help="number of the period, from 1")
+    release.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="arrivals of each silo in the period"
+    )
+    add_reading_argument(release)
+    add_max_loss_argument(release)
+    show = add("show", "show the answers so far and their course; costs nothing", _show)
+    show.add_argument("folder", type=Path, metavar="DIR", help="the folder of the horizon")
+    for action in (start, release):
+        action.add_argument(
+            "--ledger",
+            type=Path,
+            metavar="PATH",
+            help=f"ledger to charge (default: {LEDGER_VARIABLE}, or one ledger for all your jobs)",
+        )
+    start.add_argument(
+        "--cap-epsilon",
+        type=float,
+        metavar="E",
+        help="lifetime cap of a data set that is new in the ledger",
+    )
+    start.set_defaults(confirm_same_content=False)
+
+
+def _open(args: argparse.Namespace, out: Output) -> Document:
+    task, options = named_task(args)
+    job = job_of(args, task, Schema.load(args.schema), args.silos, options)
+    if args.keep is None:
+        encoding = Encoding.of(args.periods, args.max_periods, args.workload)
+    else:
+        encoding = Encoding.best(kept(args.periods, args.keep), args.max_periods)
+    horizon = Horizon(job.plan, encoding, args.keep)
+    charge = payment_of(args, out).open(job.schema, job.plan)
+    assert charge is not None  # a horizon has a budget
+    HorizonFolder.create(args.folder, horizon, job.schema, charge.account)
+    expected = horizon.expected()
+    rows = tuple((_ANSWERS[name], value) for name, value in expected.items())
+    out.table(Table("Expected noise of a count, in records", ("records of", "noise"), rows))
+    out.pairs(
+        ("horizon", job.plan.run_id),
+        ("periods", f"{encoding.periods}, a person in at most {encoding.max_periods}"),
+        ("silos", ", ".join(job.plan.silos)),
+        *((f"  {name}", value) for name, value in charge.lines()),
+    )
+    charge.close()
+    return {"horizon": job.plan.run_id, "digest": horizon.digest, "expected_noise": expected}
+
+
+def _release(args: argparse.Namespace, out: Output) -> Document:
+    from cloister.privacy.ledger import Ledger
+
+    folder = HorizonFolder.load(args.folder, installed())
+    files, plan = _files(folder, args), folder.horizon.plan
+
+    def read(admits: Mapping[str, Admits]) -> dict[str, Records]:
+        with out.reading() as counter:
+            records = files.read(folder.schema, plan.columns, counter=counter, admits=admits)
+        for notice in loss_notices(records, plan.options or {}, plan.columns, args.max_loss):
+            out.warn_locally(notice)
+        return records
+
+    path = args.ledger or default_ledger()
+    if not path.is_file():
+        raise LedgerError(f"ledger {str(path)!r} is missing; give that of the horizon.")
+    ledger = Ledger(path)
+    folder.release(args.period, read, ledger)
+    ledger.dispose()
+    return _show(args, out)
+
+
+def _files(folder: HorizonFolder, args: argparse.Namespace) -> SiloFiles:
+    """Return the file of each silo, with the name of the silo."""
+    silos = folder.horizon.plan.silos
+    paths = {path.name.partition(".")[0]: path for path in args.files}
+    if missing := sorted(set(silos) - set(paths)):
+        raise PlanError(
+            f"silo {missing[0]!r} has no file, and every release holds its earlier sums; give its "
+            "file, without rows if nothing arrived. If it leaves, the horizon ends."
+        )
+    if len(paths) < len(args.files) or set(paths) - set(silos):
+        raise PlanError(
+            f"files must be one for each of the silos {', '.join(silos)}, named as they are; got "
+            f"{', '.join(path.name for path in args.files)}."
+        )
+    return SiloFiles(paths={silo: paths[silo] for silo in silos}, reading=args.reading)
+
+
+def _show(args: argparse.Namespace, out: Output) -> Document:
+    folder = HorizonFolder.load(args.folder, installed())
+    released = folder.released()
+    if not len(released):
+        raise DataError("horizon has no release yet; release its first period.")
+    release, shown = present_horizon(folder.horizon, released)
+    report = args.folder / "report.html"
+    write_horizon_report(release, shown, report, folder.schema)
+    show_presentation(shown, out)
+    out.pairs(
+        ("periods", f"{len(released)} of {folder.horizon.encoding.periods}"),
+        ("epsilon of all", number(release.epsilon())),
+    )
+    out.say(f"written  {report}")
+    return horizon_document(folder.horizon, released)
