@@ -48,13 +48,13 @@ def keep_what_is_lost(desk: Visit) -> None:
     desk.arrive("What do you want to know?")
 
 
-def awake(route: Any) -> None:
-    """Let the checks run on a report, on which nothing may run."""
+def hostile(route: Any) -> None:
+    """Put scripts into a report, as markup in a name would if nothing escaped it."""
     answer = route.fetch()
-    policy = answer.headers["content-security-policy"]
-    assert policy.startswith("sandbox; default-src 'none';")
-    headers = {**answer.headers, "content-security-policy": policy.removeprefix("sandbox; ")}
-    route.fulfill(response=answer, headers=headers)
+    markup = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>"
+    text = answer.text().replace("</h1>", f"</h1>{markup}", 1)
+    assert markup in text
+    route.fulfill(response=answer, body=text)
 
 
 def test_a_person_gets_from_files_to_a_report_at_a_desk(visit: Open, hospitals: Path) -> None:
@@ -85,11 +85,20 @@ def test_a_person_gets_from_files_to_a_report_at_a_desk(visit: Open, hospitals: 
     desk.check("answer")
     assert "Three groups" in page.inner_text(".verdict")
     assert page.evaluate("document.querySelector('.picture img').naturalWidth > 0")
-    page.route("**/reports/*", awake)
     page.click("text=Read the report")
     desk.arrive("Three groups of patients")
     assert page.title() == "Three groups of patients"
     desk.check()
+    assert page.evaluate("origin") == "null"  # so that nothing of the console can be reached
+    with page.expect_download() as saved:
+        page.locator("a:text('Download as CSV')").first.click()
+    assert saved.value.suggested_filename.endswith(".csv")
+    assert page.evaluate("levels.length > 1")  # its own script has run
+    page.route("**/reports/*", hostile)
+    page.reload()
+    assert page.evaluate("levels.length > 1 && window.ran === undefined")
+    assert sum("script-src" in fault for fault in desk.faults) >= 2
+    desk.faults.clear()
     desk.go("/columns?file=missing.csv")
     assert "there is no file" in page.inner_text("[role=alert]")
     desk.check()
@@ -160,7 +169,6 @@ def test_every_kind_of_report_is_at_most_twelve_clicks_from_dirty_files(
 ) -> None:
     desk = visit("--folder", str(dirty))
     page, clicks = desk.page, {}
-    page.route("**/reports/*", awake)
 
     def click(what: str) -> None:
         clicks[name] = clicks.get(name, 0) + 1

@@ -18,8 +18,10 @@ from cloister.federation.service.logs import place_of
 from cloister.federation.service.web import STATIC, Pages, said
 from cloister.privacy.filter import Cost, Limits
 
-# A report is one file with inline styles and pictures; here its script is blocked, too.
-_REPORT_POLICY = f"sandbox; {report_policy()}; frame-ancestors 'none'"
+# In a sandbox of no origin: no cookie, page or form of the console can be reached from it.
+_POLICY = f"{report_policy()}; frame-ancestors 'none'"
+# Only the report's own script, by its digest, may run, and its links may be saved.
+_REPORT_POLICY = f"sandbox allow-scripts allow-downloads; {_POLICY}"
 
 
 def console_app(pages: Pages, *routes: Route) -> Starlette:
@@ -67,7 +69,7 @@ def a_report(text: str) -> HTMLResponse:
 
 def a_picture(svg: str) -> Response:
     """Return an SVG for the image of a page; it may style itself, and nothing else."""
-    headers = {"Content-Security-Policy": _REPORT_POLICY}
+    headers = {"Content-Security-Policy": f"sandbox; {_POLICY}"}
     return Response(svg, media_type="image/svg+xml", headers=headers)
 
 

@@ -91,7 +91,8 @@ def silo_app(site: Site) -> Starlette:
             raise DataError(f"job {job.id} is {job.state} and has no result here.")
         result = Release.load(_result(site, job), site.tasks)
         # The silo stores the result, not its page.
-        text = render_report(result, in_process=False, budget_lines=question(job, site).prices)
+        prices = question(job, site).prices
+        text = render_report(result, in_process=False, budget_lines=prices, schema=site.schema)
         return a_report(text)
 
     def audit(request: Request) -> Response:

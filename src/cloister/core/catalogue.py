@@ -99,7 +99,7 @@ ROWS = {
             "title": "What hastens an event? (many columns)",
             "roles": {"time": "number", "event": "yes-no"},
             "hints": _FOLLOWED,
-            "start": {"nominal_events": "1000"},
+            "start": {"nominal_events": "2000"},
             "forecast": False,
         },
     },
