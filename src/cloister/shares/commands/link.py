@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,9 +91,10 @@ def _plan(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     }
 
 
-def _steps(session: Session, file: Path, name: str) -> Iterator[str]:
+def _steps(session: Session, path: Path, name: str) -> Iterator[str]:
     """Yield the commands of a party, with FILE, KEYS and SETTINGS for its own paths."""
     own = "".join(f" --settings SETTINGS --data {table}=FILE" for table in session.tables_of(name))
+    file = shlex.quote(str(path))
     if own:
         yield f"cloister link check {file} --as {name}{own}"
     out = " --out result.json" if name in session.receivers else ""
