@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from cloister.audit.bounds import attainable, points, uniform_fit
+from cloister.audit.bounds import Check, attainable, compare, points, uniform_fit
 from cloister.audit.checks import ALPHA, Audit, Finding, drawn_curve, two_worlds
 from cloister.audit.runs import MakeNoise, log_ratio, system_noise
 from cloister.core.randomness import new_nonce, public_generator
@@ -39,6 +39,7 @@ _UPLOADS = 20  # of any words, beside each of which a person is added
 _MASKED = 1500  # rows of the session whose openings are looked at: 64 bits of persons in a word
 _LARGEST = 8.0  # deviations of a mean of bits; of 10^4 means, one is beyond in 1e-11 of runs
 _SHORTEST = 100  # bytes of a message that is looked at
+_PERSON = "a person of both tables"
 _SECRET, _SESSION = b"\x07" * 32, "game"
 _ANALYSES = (
     {"kind": "table", "of": ("group", "shop")},
@@ -170,19 +171,19 @@ def audit_linked(
         spent > budget.epsilon * (1 + 1e-9),
         f"the noise of one server costs epsilon {spent:.6g} of {budget.epsilon:g}",
     )
-    played, noise, checks, reach = play(game, runs, (make_noise or system_noise)())
+    played, checks, reach = play(game, runs, (make_noise or system_noise)())
     return Audit(
         method="linked",
         budget=budget,
         event=event,
         details=f"{game.rows} places at each of two owners, of whom one uploads any words",
-        findings=(price, sensitivity(game), masks(), played, noise),
+        findings=(price, sensitivity(game), masks(), *played),
         checks=checks,
         curve=drawn_curve(event, checks),
-        pair="a person of both tables",
+        pair=_PERSON,
         reach=reach,
         epsilon_seen=math.nan,
-        false_alarm=3 * ALPHA,
+        false_alarm=4 * ALPHA,
         possible=attainable(partial(accounting.delta, event), checks),
     )
 
@@ -204,32 +205,31 @@ def sensitivity(game: Game, uploads: int = _UPLOADS) -> Finding:
 
 def play(
     game: Game, runs: int, noise: NoiseSource
-) -> tuple[Finding, Finding, tuple[Any, ...], float]:
-    """Play the game; return its finding, that of the law of the noise, the checks and the reach."""
+) -> tuple[tuple[Finding, ...], tuple[Check, ...], float]:
+    """Play the game; return the findings, the checks of the whole release, and its reach."""
     uploads = game.worlds(public_generator("audit", "linked worlds", 0))
     exact = [game.released(tables, 1, _Nothing()) for tables in uploads]
     added = (exact[1] - exact[0])[0]
     scales = np.concatenate([np.full(n, float(sigma)) for n, sigma, _ in game.scales])
     seen = [game.released(tables, runs, noise) for tables in uploads]
-    # The ratio of the whole release, which the adversary trusts the plan for, and each word alone.
-    outputs = [
-        np.column_stack(
-            [[log_ratio(row, added, scales, laplace=False) for row in rows - exact[0]], rows]
-        )
+    ratios = [
+        np.array([log_ratio(row, added, scales, laplace=False) for row in rows - exact[0]])
         for rows in seen
     ]
     curve = points(game.program.event())
-    each = [iter(rows) for rows in outputs]
-    checks = tuple(distinguish(partial(next, each[0]), partial(next, each[1]), curve, runs, ALPHA))
+    checks = tuple(compare(curve, ratios[0], ratios[1], ALPHA))
+    # The ratio trusts the scales of the plan, and misses a number that has no noise.
+    each = [partial(next, iter(rows)) for rows in seen]
+    alone = tuple(distinguish(each[0], each[1], curve, runs, ALPHA))
     left = np.concatenate([rows - own for rows, own in zip(seen, exact, strict=True)])
     worth = sum(bound / sigma**2 for _, sigma, bound in game.scales)
     reach = float(((added / scales) ** 2).sum()) / worth
-    return (
-        two_worlds(checks, "a person of both tables", reach),
+    findings = (
+        two_worlds(checks, _PERSON, reach),
+        replace(two_worlds(alone, _PERSON, math.nan), check="single numbers"),
         law(game, left),
-        checks,
-        reach,
     )
+    return findings, checks, reach
 
 
 def law(game: Game, left: Integers) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,9 +91,10 @@ def _plan(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     }
 
 
-def _steps(session: Session, file: Path, name: str) -> Iterator[str]:
+def _steps(session: Session, path: Path, name: str) -> Iterator[str]:
     """Yield the commands of a party, with FILE, KEYS and SETTINGS for its own paths."""
     own = "".join(f" --settings SETTINGS --data {table}=FILE" for table in session.tables_of(name))
+    file = shlex.quote(str(path))
     if own:
         yield f"cloister link check {file} --as {name}{own}"
     out = " --out result.json" if name in session.receivers else ""
@@ -154,11 +156,14 @@ def _say(answer: Mapping[str, Any], out: Output) -> None:
     """Write each number of an answer with its interval of noise, by the names of its place."""
     from itertools import product
 
+    import numpy as np
+
     out.say(answer["kind"])
     for name, one in answer.items():
         if name in ("kind", "tests"):
             continue
-        parts = (_flat(one[key]) for key in ("value", "value_low", "value_high"))
+        # As objects, since a number that is not known is None.
+        parts = (np.array(one[key], object).flat for key in ("value", "value_low", "value_high"))
         places = list(product(*one["labels"]))
         for place, (value, low, high) in zip(places, zip(*parts, strict=True), strict=True):
             where = " ".join((name, *place))
@@ -166,12 +171,5 @@ def _say(answer: Mapping[str, Any], out: Output) -> None:
             ends = "" if low is None or high is None else f" [{low:.6g}, {high:.6g}]"
             out.say(f"  {where:<32} {known}{ends}")
     for name, test in answer["tests"].items():
-        p = _flat(test["p"])[0]
+        p = np.array(test["p"], object).flat[0]
         out.say(f"  {name:<32} p {'not known' if p is None else format(p, '.3g')}")
-
-
-def _flat(values: Any) -> list[Any]:
-    """Return nested lists as one list."""
-    if not isinstance(values, list):
-        return [values]
-    return [number for part in values for number in _flat(part)]
