@@ -60,6 +60,7 @@ LIBRARIES = {
         "estimators.results",
         "estimators.survival",
         "estimators.scorecard",
+        "privacy.ledger",
         "estimators.table",
         "estimators.synthesiser",
         "shares.inference.export",

@@ -41,8 +41,8 @@ def expected(plan: Plan) -> tuple[Table, ...]:
     """Return the 95 % margins of a plan's results, by column where the task declares it.
 
     The optional member `columnwise` of a task maps a forecast with one value per column to the
-    title of its table. The optional member `forecast_ranges` maps a forecast that is no more than
-    an order of magnitude to its least and largest multiple and to what decides between them.
+    title of its table. The optional member `forecast_ranges` maps a forecast of an order of
+    magnitude to its least and largest multiple, and to the reason for the difference.
     """
     columnwise = getattr(plan.task, "columnwise", {})
     ranges = _ranges(plan)

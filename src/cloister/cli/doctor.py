@@ -207,7 +207,7 @@ def _data(settings: SiloSettings) -> Iterator[Check]:
 
 def _loss(settings: SiloSettings) -> Iterator[Check]:
     """Check the share of rows that are left out; the result contains no count of records."""
-    from cloister.federation.silo.site import IN_DOUBT, TOO_MUCH_LOST, Site
+    from cloister.federation.silo.site import CLIPPED, IN_DOUBT, TOO_MUCH_LOST, Site
 
     try:
         # The same test as at the agent's start.
@@ -223,6 +223,9 @@ def _loss(settings: SiloSettings) -> Iterator[Check]:
     if report.doubts:
         found, _, hint = IN_DOUBT.partition("; ")
         yield warn("meaning of cells", found, hint)
+    if report.clips:
+        found, _, hint = CLIPPED.partition("; ")
+        yield warn("bounds", found, hint)
 
 
 def _port(settings: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:

@@ -148,7 +148,8 @@ def _release(args: argparse.Namespace, out: Output) -> Document:
     def read(admits: Mapping[str, Admits]) -> dict[str, Records]:
         with out.reading() as counter:
             records = files.read(folder.schema, plan.columns, counter=counter, admits=admits)
-        for notice in loss_notices(records, plan.options or {}, plan.columns, args.max_loss):
+        about = plan.options or {}, plan.columns, args.max_loss, plan.task.name
+        for notice in loss_notices(records, *about):
             out.warn_locally(notice)
         return records
 

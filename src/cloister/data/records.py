@@ -410,7 +410,8 @@ def as_silos(data: Any) -> list[Any]:
     A list of numbers, or of rows of numbers, is one silo. A source that can be read only once, such
     as a lazy table, is read here.
     """
-    if isinstance(data, Mapping):
+    # A sparse array of scipy is a mapping, too.
+    if isinstance(data, Mapping) and not hasattr(data, "shape"):
         raise DataError(
             "X must be a table, a path, or a list of these with one for each silo, got a "
             f"{type(data).__name__}; give list(X.values()) for tables by name of their silo."

@@ -187,7 +187,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
     @classmethod
     def _contract(cls, plan: Plan, schema: Schema | None) -> dict[str, Any]:
         if schema is None:  # predictions then need only the bounds of the grid
-            return {"bounds": (plan.grid.low, plan.grid.high)}
+            return {"bounds": list(zip(plan.grid.low, plan.grid.high, strict=True))}
         return super()._contract(plan, schema)
 
 

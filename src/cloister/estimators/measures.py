@@ -74,7 +74,7 @@ class Measures(ReleasedModel):
     def __getitem__(self, name: str) -> Estimate:
         """Return a measure by its name in :meth:`to_frame`, such as "auc" or "recall[0]"."""
         if name not in self._rows:
-            raise KeyError(f"{name!r} is none of {list(self._rows)}")
+            raise KeyError(f"{name!r} must be one of {list(self._rows)}")
         return number_of(self.result.results, *self._rows[name])
 
     @property
@@ -207,9 +207,7 @@ def evaluate(
                 "them, or model, X and y."
             )
         if scores is not None and (classes is None or len(classes) != 2):
-            raise PlanError(
-                f"classes must be two for scores, which are of the last, got {classes}."
-            )
+            raise PlanError(f"classes must have two labels for scores, got {classes}.")
         (X,), y = answers, truth
     X, y = unpaired(X, y)
     task = getattr(getattr(model, "plan_", None), "task", None)

@@ -58,7 +58,7 @@ class _Preparing(TransformerMixin, PrivateEstimator):
         -------
         ndarray of shape (n_samples, n_features_out)
             Values are clipped to the public bounds first. With a schema, categories are their codes
-            0, 1, 2, ...; a step `prepare` of an estimator keeps them as categories instead.
+            0, 1, 2, ...; an estimator with a schema as `bounds` encodes them itself.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class _Preparing(TransformerMixin, PrivateEstimator):
         if coded := [column.name for column in task.output if len(column.categories) > 2]:
             warnings.warn(
                 f"Columns {coded} are codes of categories, which are no numbers; give the final "
-                f"estimator prepare=[({task.name!r}, {{}})] instead of a pipeline, or omit them.",
+                "estimator the table with its schema instead, or omit these columns.",
                 AccuracyWarning,
                 stacklevel=2,
             )

@@ -255,7 +255,7 @@ def _refuse_other_names(label: str, available: Sequence[str], wanted: Sequence[s
 
 
 def _differences(available: Sequence[str], wanted: Sequence[str]) -> str:
-    """Return which names are missing or not wanted, in words; empty if they are the same."""
+    """Return a text on missing and unexpected names; empty if there are none."""
     missing = [name for name in wanted if name not in available]
     extra = [name for name in available if name not in wanted]
     return " and ".join(

@@ -242,7 +242,7 @@ def test_the_forecast_of_a_centre_with_a_verdict_is_a_range_that_nobody_can_want
     asked = {"nominal_n": 20_000, "n_clusters": 3}
     plan = make_plan(TASKS[name], schema, ["here"], budget=Budget(1.0, 1e-6), **asked)
     ranges, _ = expected(plan)
-    assert "depends on how far apart the groups lie" in ranges.title
+    assert "depends on how far apart the groups are" in ranges.title
     assert all(" to ± " in row[1] for row in ranges.rows)
     assert "result" not in margins(plan)
     with pytest.raises(PlanError, match=r"'result', whose error depends on .* it can name size"):

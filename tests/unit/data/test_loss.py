@@ -33,7 +33,7 @@ from cloister.data import (
     refuse_loss,
     roles_of,
 )
-from cloister.data.loss import whole_of
+from cloister.data.loss import loss_notices, whole_of
 from cloister.data.schema import Column
 from cloister.privacy.budget import Budget
 
@@ -315,9 +315,10 @@ def test_clipped_values_are_not_reported_if_few_or_searched_or_dropped(fit: str)
         table = pd.DataFrame(HEIGHTS, columns=["x0"])
         if fit == "search":
             dp_quantiles(table, [0.5], bounds=schema(height), **common)
-            DPKMeans(
-                1, bounds=schema(height), prepare=[("bounds", {}), ("standardise", {})], **common
-            ).fit(table)
+            records = {"a": read_source(table, schema(height))}
+            steps = {"steps": [["bounds", {}], ["auto", {"n_clusters": 1}]]}
+            assert loss_notices(records, steps, ("x0",), 1.0, "pipeline") == []
+            assert loss_notices(records, {}, ("x0",), 1.0, "auto") != []
         else:
             DPKMeans(1, bounds=schema(height), **common).fit(table)
     assert not any("clipped" in str(warning.message) for warning in caught)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
 from cloister import (
@@ -330,3 +332,11 @@ def test_two_sequences_that_cannot_be_pairs_are_lower_and_upper_bounds() -> None
 def test_bounds_of_other_columns_name_them(bounds: Any, sentence: str) -> None:
     with pytest.raises(PlanError, match=sentence):
         plain_schema(bounds, ("age", "score"), None)
+
+
+def test_a_loaded_model_fits_again_in_bounds_that_could_be_pairs(tmp_path: Path) -> None:
+    table = pd.DataFrame({"age": [30.0] * N, "weight": [90.0] * N})
+    public: dict[str, Any] = {"epsilon": 4.0, "bounds": [(18, 80), (40, 200)], "nominal_n": N}
+    for model in (DPKMeans(1, **public), DPNaiveBayes(classes=[0, 1], **public)):
+        model.fit(table, Y).save(tmp_path / "m.json")
+        clone(type(model).load(tmp_path / "m.json")).fit(table, Y)

@@ -125,16 +125,15 @@ def test_categories_of_a_schema_pass_or_enter_one_by_one() -> None:
 def test_codes_of_categories_are_no_numbers_for_the_next_estimator() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"age": X[:, 0], "work": rng.choice(["a", "b", "c"], 2000)})
-    schema = Schema.propose(frame, {"age": (0, 100), "work": ["a", "b", "c"], "ill": ["no", "yes"]})
-    frame["ill"] = np.where(
-        rng.random(2000) < np.where(frame["work"] == "b", 0.9, 0.1), "yes", "no"
-    )
+    risk = np.where(frame["work"] == "b", 0.9, 0.1)
+    frame["ill"] = np.where(rng.random(2000) < risk, "yes", "no")
+    public = {"age": (0, 100), "work": ["a", "b", "c"], "ill": ["no", "yes"]}
+    schema = Schema.propose(frame, public)
     scaler = DPStandardScaler(epsilon=1.0, bounds=schema.select(["age", "work"]), nominal_n=2000)
-    with pytest.warns(AccuracyWarning, match=r"'work'.*prepare=\[\('standardise', {}\)\]"):
+    with pytest.warns(AccuracyWarning, match="'work'.*with its schema"):
         scaler.fit_transform(frame[["age", "work"]])
-    model = DPLogisticRegression(
-        epsilon=8.0, bounds=schema, target="ill", nominal_n=2000, prepare=[("standardise", {})]
-    ).fit(frame)
+    model = DPLogisticRegression(epsilon=8.0, bounds=schema, target="ill", nominal_n=2000)
+    model.fit(frame)
     assert model.score(frame, frame["ill"]) > 0.85  # by the codes 0, 1, 2: at most 2 of 3
 
 

@@ -38,6 +38,10 @@ IN_DOUBT = (
     "cells of this silo's data may have another meaning; run 'cloister check FILE --schema SCHEMA' "
     "to see them. Jobs use them as they are read."
 )
+CLIPPED = (
+    "many values of a column of this silo are clipped to its bounds; run 'cloister check FILE "
+    "--schema SCHEMA' to see which."
+)
 """These messages have no number, column or cell, because those of an agent are often logged."""
 
 

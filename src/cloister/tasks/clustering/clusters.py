@@ -138,7 +138,7 @@ def expected_half_widths(
 
 
 JUDGED_RANGE: Final[Mapping[str, tuple[float, float, str]]] = {
-    "half_width": (0.2, 10.0, "how far apart the groups lie")
+    "half_width": (0.2, 10.0, "how far apart the groups are")
 }
 """Least and largest multiple of the forecast of a centre that has a verdict, and the reason. In 40
 plans over ten public tables, at epsilon 0.5 to 16, intervals were 0.3 to 10 times the forecast."""

@@ -150,8 +150,8 @@ class Statistics(Gaussian):
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the margin of error of the count, in records, and the largest of each mean.
 
-        The noise of a mean m of n records of the grid is that of its sum less m times that of the
-        count, over n; it is largest at an end of the box.
+        The error of a mean is that of its sum less the mean times that of the count, over the
+        number of records. It is largest at an end of the box.
         """
         noise = noise_std / (1 << (2 * self._bits if self.covariance else COUNT_BITS))
         of_sum, of_count = (
