@@ -15,6 +15,7 @@ from typing import Any
 
 from cloister.app.files import name_silos, prepare_folder, schemas_of
 from cloister.app.forecast import expected
+from cloister.app.job import columns_used
 from cloister.app.payment import LEDGER_VARIABLE
 from cloister.app.text import attacker_sentence
 from cloister.cli.options import (
@@ -42,7 +43,6 @@ QUESTIONS = tuple(
     if row.command or (row.question and name != "apriori")
 )
 """Tasks that answer a question on a table; baskets have the command ``rules``."""
-_ONLY_NAMED = ("survival",)  # tasks that use no other column than their options name
 _HOW = "NAME=LOW..HIGH, NAME=A|B|C, NAME=yes-no or NAME=DATE..DATE"
 
 
@@ -104,8 +104,7 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
     task, options = TASKS[question], _options(args, question, names)
     named = roles_of(options) | _named_columns(options, names)
     schema = _confirmed(args, names, named, question, out)
-    if question in _ONLY_NAMED:  # each further column would add to the noise
-        args.columns = schema.select(named).names
+    args.columns = columns_used(task, options, schema)
     # How a file is written may be given; what else is needed, the reader's report proposes.
     started = schemas_of(schema, silos.values(), args.reading)
     reading: dict[str, Schema] = {}
