@@ -107,7 +107,7 @@ def add_reading_argument(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE.toml",
         help="format of each file: a table with its name, with decimal, thousands, encoding, "
-        "delimiter, multiline, and format or spellings of columns",
+        "delimiter, multiline, unit_header, and format, spellings, absent or header of columns",
     )
 
 
