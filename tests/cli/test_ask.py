@@ -111,6 +111,52 @@ def test_a_guess_needs_a_person(
     assert "clinic.csv" in heard[1]
 
 
+def test_a_wrong_answer_is_asked_again(
+    files: list[str], capsys: Any, person: Callable[..., list[str]]
+) -> None:
+    said = ["survive", "survival", "day", "days", "dead", "", "0", "5", "some", "900", "no"]
+    heard = person(*said)
+    code, text, error = run(capsys, *files, "--codebook", "book.csv", "--cap-epsilon", "9")
+    assert code == 0
+    assert len(heard) == len(said)
+    assert "Nothing was spent." in text
+    for word in ("survive", "'day'", "'0'", "'some'"):
+        assert word in error
+
+
+def test_settings_that_were_found_are_kept_where_words_are_unknown(
+    files: list[str], capsys: Any
+) -> None:
+    lines = Path("klinik.csv").read_text("latin-1").replace(";m;", ";mann;")
+    Path("klinik.csv").write_text(lines.replace(";w;", ";frau;"), "latin-1")
+    by = [*ROLES, "--set", "by=sex", *PAID, "--codebook", "book.csv", "--yes"]
+    code, _, error = run(capsys, *files, *by)
+    assert code == 4
+    assert "--reading answer/reading.toml" in error
+    found = toml_of(Path("answer/reading.toml").read_text())
+    assert found["clinique.csv"]["decimal"] == ","
+    assert not Path("ledger.db").exists()
+
+
+def test_a_column_with_another_header_is_named_and_can_be_renamed(
+    files: list[str], capsys: Any
+) -> None:
+    lines = Path("clinic.csv").read_text("utf-8-sig").replace("sex,days,dead", "Sex,days,Status", 1)
+    Path("clinic.csv").write_text(lines)
+    given = [*files, "--question", "describe", *PAID, "--codebook", "book.csv", "--yes"]
+    code, _, error = run(capsys, *given)
+    assert code == 3
+    assert "sex: not in clinic.csv (it has 'Sex')" in error
+    assert "dead: not in clinic.csv; sex" in error
+    renamed = ("dead", "Status"), ("sex", "Sex")
+    Path("known.toml").write_text(
+        "".join(f'["clinic.csv".columns.{name}]\nheader = "{own}"\n' for name, own in renamed)
+    )
+    run(capsys, *given, "--reading", "known.toml")
+    found = toml_of(Path("answer/reading.toml").read_text())
+    assert found["clinic.csv"]["columns"]["dead"]["header"] == "Status"
+
+
 def test_declining_the_price_spends_nothing(
     files: list[str], capsys: Any, person: Callable[..., list[str]]
 ) -> None:
@@ -137,6 +183,7 @@ def test_bounds_are_corrected_in_the_table(
         ([], "--question must be given"),
         (["--question", "survival"], "--set time=... must be given"),
         (ROLES, "--bounds days=LOW..HIGH"),
+        (["--question", "describe", "--yes"], "give bounds of a column"),
         ([*ROLES, "--codebook", "book.csv"], "--epsilon must be given"),
         ([*ROLES, *PAID, "--codebook", "book.csv"], "--yes must be given"),
         ([*ROLES, "--set", "by=town"], "column 'town'"),

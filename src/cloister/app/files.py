@@ -120,11 +120,7 @@ def schemas_of(
 
     With `others`, the settings may also name files that are not in `files`.
     """
-    text = "" if reading is None else read_text(reading, "reading settings")
-    try:
-        settings_of = toml_of(text)
-    except ValueError as error:
-        raise PlanError(f"file {str(reading)!r} is not TOML: {error}.") from None
+    settings_of = read_settings(reading)
     paths = list(files)
     if (unknown := settings_of.keys() - {path.name for path in paths}) and not others:
         # A typing error would else leave a file with the default decimal sign.
@@ -136,6 +132,15 @@ def schemas_of(
             raise PlanError(f"{path.name!r} in file {str(reading)!r} must be a table of settings.")
         schemas[path] = schema.written_as(**settings)
     return schemas
+
+
+def read_settings(reading: Path | None) -> dict[str, Any]:
+    """Return the reading settings of each file, by its name."""
+    text = "" if reading is None else read_text(reading, "reading settings")
+    try:
+        return toml_of(text)
+    except ValueError as error:
+        raise PlanError(f"file {str(reading)!r} is not TOML: {error}.") from None
 
 
 def check_layouts(files: Iterable[Path], baskets: Sequence[str]) -> None:

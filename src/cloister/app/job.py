@@ -6,7 +6,7 @@ No budget is spent and no record is read before :meth:`Job.run`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import sqrt
@@ -18,6 +18,7 @@ from cloister.app.in_process import OnRound, SiloRecords, check_records, content
 from cloister.app.payment import Account
 from cloister.app.question import hash_of, question_of
 from cloister.app.release import Release
+from cloister.core.capability import CAPABILITIES
 from cloister.core.errors import PlanError, choosing
 from cloister.data.loss import loss_notices, watch_loss
 from cloister.data.schema import Schema
@@ -275,6 +276,31 @@ class Job:
         release = run_plan(plan, records, noise=noise, account=account, on_round=on_round)
         # The count is part of the cost of the answer, so the release states both.
         return replace(release, spent=ComposedEvent((counted.spent, release.spent)))
+
+
+def columns_used(
+    task: type[Task], options: Mapping[str, Any], schema: Schema
+) -> tuple[str, ...] | None:
+    """Return the columns that options name, if the task uses no others; None for all columns.
+
+    An empty cell in a column that a job does not use should not exclude its record.
+    """
+    row = CAPABILITIES.get(task.name)
+    if row is None or not any(options.get(name) for name in row.only):
+        return None
+    texts = {text for name in row.names for text in _texts(options.get(name))}
+    return tuple(name for name in schema.names if name in texts or name == schema.unit) or None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a nested value, such as the terms of a formula."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from _texts(entry)
 
 
 def make_plan(

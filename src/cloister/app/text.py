@@ -175,8 +175,14 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
         if plan.profile != "local"
         else f"One silo, {plan.silos[0]}. Nothing was sent to anybody.",
     )
+    counted = ("Which records count?", plan.counted())
     if plan.budget is None:
-        return (released, silos, ("What is guaranteed?", "Nothing. The released values are exact."))
+        return (
+            released,
+            silos,
+            counted,
+            ("What is guaranteed?", "Nothing. The released values are exact."),
+        )
     strength = strength_sentence(result.epsilon(), plan.budget.delta, plan.unit)
     # Each condition of the guarantee is added, so that the sentence alone is true.
     if result.noise == AGGREGATOR_NOISE:
@@ -191,6 +197,7 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
     return (
         released,
         silos,
+        counted,
         ("Who is protected?", f"The unit of privacy is {plan.unit_in_words()}."),
         ("How well?", strength),
         ("What does that mean?", attacker_sentence(result.spent, result.plan.unit)),

@@ -7,14 +7,19 @@ file is written is then taken from the reader's report on it, as with ``cloister
 from __future__ import annotations
 
 import argparse
+import math
+import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from cloister.app.files import name_silos, prepare_folder, schemas_of
+from cloister.app.files import name_silos, prepare_folder, read_settings, schemas_of
 from cloister.app.forecast import expected
+from cloister.app.job import columns_used
 from cloister.app.payment import LEDGER_VARIABLE
 from cloister.app.text import attacker_sentence
 from cloister.cli.options import (
@@ -28,8 +33,9 @@ from cloister.cli.output import Output, ask
 from cloister.cli.over_files import TaskCommand, after_steps
 from cloister.core.capability import CAPABILITIES
 from cloister.core.display import Table
-from cloister.core.errors import PlanError, choosing
+from cloister.core.errors import DataError, PlanError, choosing
 from cloister.core.files import write_text
+from cloister.core.html import clean
 from cloister.data import Remedy, declared_types, header, refuse_loss, roles_of
 from cloister.data.check import fitted
 from cloister.data.schema import Column, Schema, read_bounds, read_codebook, reading_file
@@ -42,7 +48,7 @@ QUESTIONS = tuple(
     if row.command or (row.question and name != "apriori")
 )
 """Tasks that answer a question on a table; baskets have the command ``rules``."""
-_ONLY_NAMED = ("survival",)  # tasks that use no other column than their options name
+_Answer = TypeVar("_Answer")
 _HOW = "NAME=LOW..HIGH, NAME=A|B|C, NAME=yes-no or NAME=DATE..DATE"
 
 
@@ -97,15 +103,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
     """Propose a schema, show the price, and run the question after a confirmation."""
     silos = name_silos(args.files)
-    names = _common_columns(silos.values())
-    question = args.question or _asked("Question", "--question", ", ".join(QUESTIONS))
-    if question not in QUESTIONS:
-        raise PlanError(f"question must be one of {', '.join(QUESTIONS)}, got {question!r}.")
+    names = _common_columns(args, out)
+    question = args.question or _asked(
+        f"Question ({', '.join(QUESTIONS)})", "--question", _question
+    )
     task, options = TASKS[question], _options(args, question, names)
     named = roles_of(options) | _named_columns(options, names)
     schema = _confirmed(args, names, named, question, out)
-    if question in _ONLY_NAMED:  # each further column would add to the noise
-        args.columns = schema.select(named).names
+    args.columns = columns_used(task, options, schema)
     # How a file is written may be given; what else is needed, the reader's report proposes.
     started = schemas_of(schema, silos.values(), args.reading)
     reading: dict[str, Schema] = {}
@@ -114,17 +119,23 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
         accept = partial(_accept, path.name, ask_person=not args.yes)
         own, remedies, report = fitted(path, started[path], args.columns, accept=accept)
         reports.append(report)
+        for hint in report.hints:
+            out.warn_locally(f"{path.name}: {hint}")
         reading[path.name] = own
         for remedy in remedies:
             column = f", column {remedy.column!r}" if remedy.column else ""
             out.say(f"{path.name}{column}: {remedy}")
     # Before the price, since a person would else decide on a job that cannot run.
-    refuse_loss(reports, roles_of(options), args.max_loss)
+    try:
+        refuse_loss(reports, roles_of(options), args.max_loss)
+    except DataError as error:
+        prepare_folder(args.out)
+        write_text(found := args.out / "reading.toml", reading_file(reading))
+        raise DataError(f"{error} Settings found so far: --reading {found}.") from None
     if args.epsilon is None:
-        answer = _asked("Privacy budget, epsilon; 1 is usual", "--epsilon")
-        args.epsilon = _number("epsilon", answer)
-    if args.nominal_n is None and (n := ask("Public number of records (Enter: unknown): ")):
-        args.nominal_n = int(_number("nominal_n", n))
+        args.epsilon = _asked("Privacy budget, epsilon; 1 is usual", "--epsilon", _positive)
+    if args.nominal_n is None:
+        args.nominal_n = _or_none("Public number of records (Enter: unknown)", _whole)
     task, options = after_steps(task, options, schema, args.columns)
     plan = job_of(args, task, schema, silos, options).plan
     out.paragraph(f"\nIt costs {plan.budget}. {attacker_sentence(plan.events(), plan.unit)}")
@@ -143,13 +154,49 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
 # Columns ------------------------------------------------------------------------------------------
 
 
-def _common_columns(files: Iterable[Path]) -> tuple[str, ...]:
-    """Return the names that all headers have, in the order of the first."""
-    headers = [header(path) for path in files]
-    names = tuple(name for name in headers[0] if name and all(name in one for one in headers))
-    if not names:
-        raise PlanError("the files have no column in common; give each the same header.")
-    return names
+def _common_columns(args: argparse.Namespace, out: Output) -> tuple[str, ...]:
+    """Return the columns of all files, in the order of the first; tell a person of the others."""
+    settings = read_settings(args.reading)
+    headers = {path.name: _renamed(header(path), settings.get(path.name)) for path in args.files}
+    every = dict.fromkeys(name for names in headers.values() for name in names if name)
+    common = tuple(name for name in every if all(name in names for names in headers.values()))
+    # Two spellings of a name are one problem.
+    others = {name.casefold(): name for name in reversed(every) if name not in common}
+    sentences = {}
+    for folded, name in reversed(others.items()):
+        lacking = [_without(name, file, names) for file, names in headers.items()]
+        sentences[folded] = f"{name}: not in {', '.join(filter(None, lacking))}"
+    known = {name.casefold() for name in read_codebook(args.codebook)} if args.codebook else set()
+    if args.yes and (wanted := [text for name, text in sentences.items() if name in known]):
+        raise PlanError(
+            f"{'; '.join(wanted)}; set 'header' of the column for that file in --reading, or omit "
+            "it from the codebook."
+        )
+    for sentence in sentences.values():
+        out.warn(f"{sentence}; it is left out.")
+    if not common:
+        raise PlanError(
+            "the files have no column in common; set 'header' of the columns in --reading."
+        )
+    return common
+
+
+def _renamed(names: Iterable[str], settings: Any) -> tuple[str, ...]:
+    """Return the names of a file's columns in the schema, by its reading settings."""
+    own = settings if isinstance(settings, Mapping) else {}
+    columns = own.get("columns", {})
+    others = {
+        keys.get("header"): name for name, keys in columns.items() if isinstance(keys, Mapping)
+    }
+    return tuple(others.get(name, name) for name in names)
+
+
+def _without(name: str, file: str, names: Sequence[str]) -> str:
+    """Return a file without a column, and its column of nearly that name; empty if it has it."""
+    if name in names:
+        return ""
+    similar = [repr(one) for one in names if one.casefold() == name.casefold()]
+    return f"{file} (it has {similar[0]})" if similar else file
 
 
 def _confirmed(
@@ -181,13 +228,18 @@ def _confirmed(
                 _add_bounds(entries, shlex.split(answer), names)
             except (PlanError, ValueError) as error:  # earlier answers are kept
                 out.warn(str(error))
-        elif is_open and answer is None:
-            lacking = ", ".join(missing) or "some column"
-            raise PlanError(
-                f"public bounds of {lacking} are not known; give --codebook, or --bounds "
-                f"{missing[0] if missing else 'NAME'}=LOW..HIGH, from a guideline and never from "
-                f"the records{choosing('bounds')}."
+        elif is_open:
+            lacking = f"bounds of {', '.join(missing)}" if missing else "bounds of a column"
+            hint = (
+                f"give {lacking}: --codebook, or --bounds {missing[0] if missing else 'NAME'}"
+                "=LOW..HIGH, from a guideline and never from the records"
+                f"{choosing('bounds')}."
             )
+            if answer is None:
+                raise PlanError(hint)
+            out.warn(hint)
+    if args.unit and args.max_rows is None and not args.yes:
+        args.max_rows = _or_none(f"Most rows of one {args.unit} in a file (Enter: 1)", _whole)
     rows_of_unit = (args.max_rows or 1) if args.unit else None
     return Schema(
         dataset=args.dataset or "-".join(sorted(name_silos(args.files))),
@@ -244,13 +296,26 @@ def _options(args: argparse.Namespace, question: str, names: Sequence[str]) -> d
             continue
         if default := start.get(name):
             answer = (None if args.yes else ask(f"{name} (Enter: {default}): ")) or default
-        else:
-            answer = _asked(f"{name}: {required.get(name, name)}", f"--set {name}=...")
-        options |= task_options(task, [f"{name}={answer}"])
-    unknown = [name for name in roles_of(options) if name not in names]
-    if unknown:
-        raise PlanError(f"all files need a column {unknown[0]!r}; they have {', '.join(names)}.")
+            options |= task_options(task, [f"{name}={answer}"])
+            continue
+
+        def read(text: str, name: str = name) -> dict[str, Any]:
+            given = task_options(task, [f"{name}={text}"])
+            _check_roles(question, given, names)
+            return given
+
+        options |= _asked(f"{name}: {required.get(name, name)}", f"--set {name}=...", read)
+    _check_roles(question, options, names)
     return options
+
+
+def _check_roles(question: str, options: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raise PlanError unless all files have the columns that options name."""
+    row = CAPABILITIES[question]
+    one_column = {*(row.question.roles if row.question else ()), *row.names}
+    texts = [v for name, v in options.items() if name in one_column and isinstance(v, str)]
+    if unknown := [name for name in (*roles_of(options), *texts) if name not in names]:
+        raise PlanError(f"all files need a column {unknown[0]!r}; they have {', '.join(names)}.")
 
 
 def _named_columns(options: Mapping[str, Any], names: Sequence[str]) -> frozenset[str]:
@@ -259,20 +324,56 @@ def _named_columns(options: Mapping[str, Any], names: Sequence[str]) -> frozense
     return frozenset(v for several in values for v in several if isinstance(v, str) and v in names)
 
 
-def _asked(what: str, option: str, choices: str = "") -> str:
-    """Return a person's answer, or raise an error that names the option."""
-    return ask(f"{what}{f' ({choices})' if choices else ''}: ") or _nobody(option)
+def _asked(what: str, option: str, read: Callable[[str], _Answer]) -> _Answer:
+    """Return a person's answer as `read` understands it; raise an error that names the option.
+
+    A person is asked again after an answer that `read` refuses.
+    """
+    while True:
+        answer = ask(f"{what}: ") or _nobody(option)
+        with _told_again():
+            return read(answer)
+
+
+def _or_none(what: str, read: Callable[[str], _Answer]) -> _Answer | None:
+    """Return a person's answer as `read` understands it; None if there is none."""
+    while answer := ask(f"{what}: "):
+        with _told_again():
+            return read(answer)
+    return None
+
+
+@contextmanager
+def _told_again() -> Iterator[None]:
+    """Show the error in an answer, since the question follows again."""
+    try:
+        yield
+    except PlanError as error:
+        sys.stderr.write(f"{clean(str(error))}\n")
 
 
 def _nobody(option: str) -> str:
     raise PlanError(f"{option} must be given, since nobody answered at a terminal.")
 
 
-def _number(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise PlanError(f"{name} must be a number, got {text!r}.") from None
+def _question(text: str) -> str:
+    if text not in QUESTIONS:
+        raise PlanError(f"question must be one of {', '.join(QUESTIONS)}, got {text!r}.")
+    return text
+
+
+def _positive(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (value := float(text)) < math.inf:
+            return value
+    raise PlanError(f"epsilon must be a positive number, got {text!r}.")
+
+
+def _whole(text: str) -> int:
+    digits = re.sub(r"(?<=\d)[.,' ](?=\d{3}(\D|$))", "", text)
+    if not digits.isdecimal() or not int(digits):
+        raise PlanError(f"this must be a whole number of 1 or more, got {text!r}.")
+    return int(digits)
 
 
 # Reading ------------------------------------------------------------------------------------------

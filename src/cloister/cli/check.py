@@ -40,7 +40,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         out.say(f"one unit: {', '.join(map(repr, names))}")
     out.say(f"{LOCAL_NOTE.capitalize()}; keep them in this silo.")
     # They quote cells, so no document repeats them.
-    for sentence in (*report.sentences(), *report.clips):
+    for sentence in (*report.sentences(), *report.clips, *report.hints):
         out.warn_locally(sentence)
     doubtful = bool(report.doubts) and args.max_loss is None
     too_much = is_above(report, args.max_loss) or doubtful

@@ -188,7 +188,7 @@ def _data(settings: SiloSettings) -> Iterator[Check]:
     source, schema = settings.data.source(), schema_of(settings)
     if schema is None:
         return
-    wanted = (*schema.names, *filter(None, [schema.unit_column]))
+    wanted = (*schema.headers, *filter(None, [schema.unit_in_file]))
     try:
         if isinstance(source, Baskets):  # baskets have a catalogue instead of a header
             source.table(schema.names)

@@ -12,7 +12,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from cloister.app.files import SiloFiles, name_silos
-from cloister.app.job import Job, Trust
+from cloister.app.job import Job, Trust, columns_used
 from cloister.app.payment import LEDGER_VARIABLE, Payment
 from cloister.app.release import Release
 from cloister.cli.output import Output, ask
@@ -107,7 +107,7 @@ def add_reading_argument(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE.toml",
         help="format of each file: a table with its name, with decimal, thousands, encoding, "
-        "delimiter, multiline, and format or spellings of columns",
+        "delimiter, multiline, unit_header, and format, spellings, absent or header of columns",
     )
 
 
@@ -150,7 +150,8 @@ def add_plan_arguments(
         "--columns",
         type=comma_separated,
         metavar="NAME,NAME,...",
-        help="columns of the schema that the job uses (default: all)",
+        help="columns of the schema that the job uses (default: those that the options name, if "
+        "the task needs no others, else all)",
     )
     parser.add_argument(
         # A default would be a decision that the data's owner has to make.
@@ -565,7 +566,9 @@ def job_of(
         delta=args.delta,
         nominal_n=args.nominal_n,
         # In the schema's order, which all silos share.
-        columns=None if args.columns is None else schema.select(args.columns).names,
+        columns=columns_used(task, options, schema)
+        if args.columns is None
+        else schema.select(args.columns).names,
         max_loss=arguments.get("max_loss"),
         releases=tuple(releases),
         trust=trust_of(args),

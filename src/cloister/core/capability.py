@@ -63,12 +63,18 @@ class Capability:
     python : tuple of str
         Places of public names below ``cloister.estimators``.
     question : Question, optional
+    names : tuple of str
+        Options that name columns, of a task that can use only these columns.
+    only : tuple of str
+        Options of which one must be given for this; else the task uses all columns.
     """
 
     task: str
     command: str = ""
     python: tuple[str, ...] = ()
     question: Question | None = None
+    names: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:

@@ -80,6 +80,8 @@ ROWS = {
     "count": {"task": "count:Count"},
     "cox": {
         "task": "survival.cox:Cox",
+        "names": ("time", "event", "covariates", "strata"),
+        "only": ("covariates",),
         "command": "estimate hazard ratios of an event by Cox regression",
         "python": ("cox:DPCox",),
         "question": {
@@ -93,6 +95,8 @@ ROWS = {
     },
     "cox-approximate": {
         "task": "survival.cox_approximate:CoxApproximate",
+        "names": ("time", "event", "covariates"),
+        "only": ("covariates",),
         "command": "approximate hazard ratios of many covariates",
         "python": ("cox:DPCoxApproximate",),
         "question": {
@@ -112,6 +116,8 @@ ROWS = {
     "discretise": {"task": "preparation.discretise:Discretise"},
     "evaluation": {
         "task": "evaluation.classification:Evaluation",
+        "names": ("truth", "prediction", "score"),
+        "only": ("prediction", "score"),
         "python": ("measures:evaluate",),
         "question": {
             "title": "How good is a score? (yes or no)",
@@ -135,6 +141,8 @@ ROWS = {
     "glloyd": {"task": "clustering.kmeans:GLloyd"},
     "glm": {
         "task": "regression.glm:GeneralizedLinear",
+        "names": ("target", "covariates", "formula", "offset", "exposure", "weights"),
+        "only": ("covariates", "formula"),
         "python": ("linear_model:DPGeneralizedLinearRegressor",),
         "question": {
             "title": "How many events? (model of counts)",
@@ -177,6 +185,8 @@ ROWS = {
     "quantiles": {"task": "preparation.quantiles:Quantiles", "python": ("prepare:dp_quantiles",)},
     "regression-evaluation": {
         "task": "evaluation.regression:RegressionEvaluation",
+        "names": ("truth", "prediction"),
+        "only": ("prediction",),
         "question": {
             "title": "How good are predictions? (numbers)",
             "roles": {"prediction": "number", "truth": "number"},
@@ -187,6 +197,8 @@ ROWS = {
     },
     "scorecard": {
         "task": "tables.scorecard:Scorecard",
+        "names": ("target", "characteristics", "over", "group", "decision"),
+        "only": ("characteristics",),
         "command": "rank columns by their power to predict an event; their stability and selection",
         "python": ("scorecard:DPScorecard",),
         "question": {
@@ -216,6 +228,8 @@ ROWS = {
     "sulloyd": {"task": "clustering.kmeans:SuLloyd"},
     "survival": {
         "task": "survival.survival:Survival",
+        "names": ("time", "event", "by"),
+        "only": ("time",),
         "command": "estimate the time until an event: curves, medians, rates, log-rank test",
         "python": ("survival:DPKaplanMeier", "survival:DPLogRank"),
         "question": {
@@ -246,6 +260,8 @@ ROWS = {
     },
     "tabulate": {
         "task": "tables.tabulate:Tabulate",
+        "names": ("tables", "means", "by"),
+        "only": ("tables", "means"),
         "command": "count records in tables, compute means by group, and test differences",
         "python": ("table:DPTable",),
         "question": {"title": "How many in each category? (counts)", "most": 2, "bins": 4},

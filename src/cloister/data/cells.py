@@ -35,7 +35,7 @@ other        wrong               wrong             wrong              wrong
 The number of a text is ``[+-]digits[.digits][e[+-]digits]``, with the signs that the settings
 declare. Its truth value is true or false. It is missing if it is empty, ``?``, ``-``, na, n/a, nan,
 nat, null, none, <na> or an infinity. Case and blanks around the text do not matter. A cell that is
-read as a word of `absent` is missing.
+read as a word of `absent` is missing, and so is a wrong cell with the text of such a word.
 """
 
 from __future__ import annotations
@@ -142,10 +142,19 @@ class CellType:
             return _spread(self.read(cells.distinct), cells.places)
         if self.absent:
             values, wrong = replace(self, absent=()).read(cells)
-            return Read(np.where(np.isin(values, self._absent), np.nan, values), wrong)
+            values = np.where(np.isin(values, self._absent), np.nan, values)
+            return Read(values, wrong if wrong is None else self._unnamed(cells, wrong))
         if isinstance(cells, np.ndarray):
             return self._of_array(cells)
         return self._of_objects(cells) if isinstance(cells, list) else self._of_arrow(cells)
+
+    def _unnamed(self, cells: Any, wrong: Flags) -> Flags:
+        """Return the wrong cells among `wrong` whose text is no word of `absent`."""
+        words = {unicodedata.normalize("NFC", word.strip()) for word in self.absent}
+        wrong = wrong.copy()
+        for i in np.flatnonzero(wrong).tolist():
+            wrong[i] = unicodedata.normalize("NFC", shown(cells[i])) not in words
+        return wrong
 
     @cached_property
     def _absent(self) -> Floats:

@@ -13,7 +13,7 @@ from cloister.data.reading import ReadingReport, Tally
 from cloister.data.records import default_rows, open_by_schema
 from cloister.data.remedies import Remedy
 from cloister.data.rules import Rules
-from cloister.data.units import UnitLimit
+from cloister.data.units import UnitLimit, marks_of
 
 if TYPE_CHECKING:
     from cloister.data.schema import Schema
@@ -36,7 +36,8 @@ def check_file(source: Any, schema: Schema, columns: Iterable[str] | None = None
     limit = UnitLimit(rules.max_rows, spellings=True)
     for raw in table.chunks(default_rows(len(schema.names))):
         judged = rules.judge(raw)
-        tally.add(raw, judged, limit.keep(raw.units, judged.usable))
+        marks = marks_of(judged.steps, judged.flags) if rules.max_rows else None
+        tally.add(raw, judged, limit.keep(raw.units, judged.usable, marks))
         tally.spans(judged)
     return tally.report(limit)
 

@@ -52,7 +52,8 @@ def sign_doubts(source: Any, schema: Schema) -> Mapping[str, Doubt]:
     if not columns or not is_text_table(source):
         return {}
     found: dict[str, Doubt] = {}
-    cells = _first_cells(Path(source), schema, [column.name for column in columns])
+    headers = [column.header or column.name for column in columns]
+    cells = _first_cells(Path(source), schema, headers)
     for sign, other in (".,", ",."):
         groups = schema.thousands == sign
         if sign == "," and not groups and schema.decimal != ",":
@@ -90,7 +91,7 @@ def _of_sign(column: Column, words: Sequence[str], sign: str, *, groups: bool) -
 def _first_cells(path: Path, schema: Schema, names: Sequence[str]) -> list[list[str]]:
     """Return the cells of some columns in the first lines of a text file, as texts."""
     label = f"file {str(path)!r}"
-    header = read_header(path, label, dialect_of(schema), schema.names)
+    header = read_header(path, label, dialect_of(schema), schema.headers)
     with readable(label), stream_of(path, header.dialect.encoding) as stream:
         start = stream.read(_SAMPLE_BYTES)
     try:
@@ -106,6 +107,39 @@ def _first_cells(path: Path, schema: Schema, names: Sequence[str]) -> list[list[
     if len(places) < len(names):  # names in another Unicode form
         return [[] for _ in names]
     return [[row[place].strip() for row in rows] for place in places]
+
+
+CODES = (9.0, 99.0, 999.0, 9999.0, -1.0, -9.0, -99.0, -999.0)
+"""Numbers that often mark a missing cell."""
+_LEAST_CODES, _LEAST_GAP = 3, 2.0  # cells with a code, and its distance from all other numbers
+
+
+def code_hint(column: Column, counts: Mapping[float, int], low: float, high: float) -> str:
+    """Return a sentence on a code for missing cells within the bounds; empty if there is none.
+
+    Parameters
+    ----------
+    counts : mapping of a number in `CODES` to the number of its cells
+    low, high : float
+        The least and the largest of all other numbers.
+    """
+    if column.type not in ("number", "integer") or not low <= high:
+        return ""
+    gap = max(_LEAST_GAP, (high - low) / 10)
+    words = {
+        f"{code:g}": count
+        for code, count in counts.items()
+        if count >= _LEAST_CODES
+        and column.min <= code <= column.max
+        and not low - gap < code < high + gap
+    }
+    if not words:
+        return ""
+    remedy = Remedy("absent", (*column.absent, *words), column.name)
+    return (
+        f"Column {column.name!r}: {_quoted(Counter(words))} far from all other cells; if it marks "
+        f"missing cells: {remedy}."
+    )
 
 
 def code_doubt(column: Column, outside: Counter[str]) -> Doubt | None:

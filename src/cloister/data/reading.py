@@ -20,7 +20,7 @@ from cloister.core.arrays import Flags, Floats, Integers
 from cloister.core.declared import declarations
 from cloister.core.display import Table
 from cloister.data.cells import CellType, Coded, shown
-from cloister.data.doubts import Doubt, code_doubt
+from cloister.data.doubts import CODES, Doubt, code_doubt, code_hint
 from cloister.data.encoding import ABSENT, MISSING, OUTSIDE, WRONG
 from cloister.data.remedies import Remedy
 
@@ -78,6 +78,7 @@ class ColumnReading:
     drops: tuple[bool, bool] = (True, True)  # rows: for an absent cell, for one out of range
     doubt: Doubt | None = None  # if its cells were read, but may mean something else
     above: int = 0  # cells out of range that are above it
+    hint: str = ""  # on cells that are probably right
 
     @property
     def is_guess(self) -> bool:
@@ -136,11 +137,13 @@ class ReadingReport:
     items: int = field(default=0, kw_only=True)  # of baskets
     layout: str = field(default="", kw_only=True)  # of baskets, that the first line suggests
     float_unit: str = field(default="", kw_only=True)  # the unit column, if its cells are floats
+    repeated: int = field(default=0, kw_only=True)  # rows beyond max_rows that equal a used one
+    limit: str = field(default="", kw_only=True)  # max_rows and the unit, in words
 
     @property
     def lost(self) -> int:
-        """Number of rows that are left out, without those beyond ``max_rows``."""
-        return self.rows - self.used - self.beyond_max_rows
+        """Number of rows that are left out, without those that repeat a used row of their unit."""
+        return self.rows - self.used - self.repeated
 
     @property
     def row_share(self) -> float:
@@ -188,6 +191,11 @@ class ReadingReport:
             f"Column {column.name!r} of {self.source}: {' and '.join(sides)} its bounds and are "
             "clipped to them; check its unit, or give wider bounds from public knowledge."
         )
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Sentences for the owner on cells that are probably right; they stop no run."""
+        return tuple(column.hint for column in self.columns if column.needed and column.hint)
 
     @property
     def causes(self) -> tuple[str, ...]:
@@ -247,6 +255,11 @@ class ReadingReport:
                 f"{self.lost:,} of {self.rows:,} rows of {self.source} ({self.row_share:.1%}) are "
                 "left out."
             )
+        if (beyond := self.beyond_max_rows - self.repeated) > 0:
+            yield (
+                f"{beyond:,} of {self.rows:,} rows are beyond {self.limit}; only the first rows "
+                "count."
+            )
         if self.unknown_items:
             yield (
                 f"{self.unknown_items:,} of {self.items:,} items of {self.source} "
@@ -304,6 +317,8 @@ class Tally:
             (5, d), dtype=np.int64
         )
         self._low, self._high = np.full(d, np.inf), np.full(d, -np.inf)
+        self._codes = np.zeros((len(CODES), d), dtype=np.int64)
+        self._least, self._most = np.full(d, np.inf), np.full(d, -np.inf)  # without codes
         self._words: list[Counter[str]] = [Counter() for _ in range(d)]
         self._beyond: list[Counter[str]] = [Counter() for _ in range(d)]  # cells out of range
         self._respelled: dict[str, set[str]] = {
@@ -375,6 +390,11 @@ class Tally:
         values = np.where(judged.flags & ABSENT, np.nan, judged.values)
         self._low = np.fmin(self._low, np.fmin.reduce(values, axis=0, initial=np.inf))
         self._high = np.fmax(self._high, np.fmax.reduce(values, axis=0, initial=-np.inf))
+        for i, code in enumerate(CODES):
+            self._codes[i] += (values == code).sum(axis=0)
+        values[np.isin(values, CODES)] = np.nan
+        self._least = np.fmin(self._least, np.fmin.reduce(values, axis=0, initial=np.inf))
+        self._most = np.fmax(self._most, np.fmax.reduce(values, axis=0, initial=-np.inf))
 
     def report(self, limit: UnitLimit) -> ReadingReport:
         """Return the report of the pass."""
@@ -389,6 +409,10 @@ class Tally:
             float_unit=self._schema.unit if self._float_unit else "",
             without_unit=limit.without_unit,
             beyond_max_rows=limit.beyond,
+            repeated=limit.repeated,
+            limit=f"max_rows = {self._schema.max_rows} of their {self._schema.unit!r}"
+            if self._rules.max_rows
+            else "",
             merged_units=limit.merged,
             columns=tuple(map(self._column, range(len(self._schema.columns)))),
         )
@@ -421,6 +445,12 @@ class Tally:
             drops=(bool(self._rules.fatal[j] & ABSENT), bool(self._rules.fatal[j] & OUTSIDE)),
             doubt=self._doubt(j, names, cause),
             above=int(self._above[j]),
+            hint=code_hint(
+                column,
+                dict(zip(CODES, self._codes[:, j].tolist(), strict=True)),
+                float(self._least[j]),
+                float(self._most[j]),
+            ),
         )
 
     def _doubt(self, j: int, names: Sequence[str], cause: str | None) -> Doubt | None:

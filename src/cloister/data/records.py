@@ -44,7 +44,7 @@ from cloister.data.sources import (
     settled,
 )
 from cloister.data.text import readable
-from cloister.data.units import Admits, UnitLimit
+from cloister.data.units import Admits, UnitLimit, marks_of
 from cloister.hazmat.fixedpoint import Contract
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def read_rows(source: Any, schema: Schema) -> Floats:
         values = np.where(judged.flags & ABSENT, rules.cells.fill, judged.values)
         return np.where(judged.flags & OUTSIDE & rules.fatal, np.nan, values)
 
-    return _all_rows(source, schema.names, read, schema)
+    return _all_rows(source, schema.headers, read, schema)
 
 
 def _all_rows(
@@ -511,7 +511,9 @@ class _Reading:
             judged = self.rules.judge(raw, tables)
             # Before rows are excluded, so that the seal is the same for every choice of columns.
             seal.add(judged)
-            keep = limit.keep(raw.units, judged.usable)
+            counts_rows = tally is not None and self.rules.max_rows is not None
+            marks = marks_of(judged.steps, judged.flags) if counts_rows else None
+            keep = limit.keep(raw.units, judged.usable, marks)
             if tally:
                 tally.add(raw, judged, keep)
             if keep.any():
@@ -572,7 +574,11 @@ def open_by_schema(source: Any, schema: Schema) -> Table:
         return open_baskets(source, schema)
     try:
         return open_source(
-            source, schema.names, schema.unit_column, _texts(schema), dialect_of(schema)
+            source,
+            schema.headers,
+            schema.unit_in_file,
+            _texts(schema),
+            dialect_of(schema),
         )
     except DataError as error:
         if not (is_path(source) and is_catalogue(schema)):
@@ -587,7 +593,8 @@ def open_by_schema(source: Any, schema: Schema) -> Table:
 
 def _texts(schema: Schema) -> frozenset[str]:
     words = ("category", "boolean", "date")
-    return frozenset(column.name for column in schema.columns if column.type in words)
+    columns = zip(schema.columns, schema.headers, strict=True)
+    return frozenset(header for column, header in columns if column.type in words)
 
 
 def _open(source: Any, names: Sequence[str] | None, schema: Schema | None) -> Table:

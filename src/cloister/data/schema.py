@@ -32,8 +32,8 @@ from cloister.protocol.task import PublicColumn
 
 FILL_IN = "FILL IN"  # prefix of a placeholder of `init_schema`
 # Settings for the format of one silo's file, which the silos need not agree on.
-_WRITING = ("decimal", "thousands", "encoding", "delimiter", "multiline")
-_OF_FILES = ("format", "spellings", "absent")  # the same for a column
+_WRITING = ("decimal", "thousands", "encoding", "delimiter", "multiline", "unit_header")
+_OF_FILES = ("format", "spellings", "absent", "header")  # the same for a column
 # Codecs of Python that do not encode a file of text, or raise for some bytes in any error mode.
 _NO_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7")
 _FORMAT = 1  # part of the digest: increase it if the meaning of a key changes
@@ -99,6 +99,8 @@ class Column(_Contract):
     absent : sequence of str
         Further words for a missing cell in this silo's file, such as ``999``. Silos need not agree
         on them.
+    header : str
+        Name in the header of this silo's file, if it is another. Silos need not agree on it.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Column(_Contract):
     format: str = ""
     spellings: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(default={})
     absent: tuple[str, ...] = Field(default=(), strict=False)
+    header: str = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -260,6 +263,8 @@ class Schema(_Contract):
     multiline : bool
         If True, a quoted cell of this silo's text file may contain line ends. Otherwise a line end
         closes the record.
+    unit_header : str
+        Name of the unit column in the header of this silo's file, if it is another.
     """
 
     dataset: str = Field(min_length=1)
@@ -271,6 +276,7 @@ class Schema(_Contract):
     encoding: str = ""
     delimiter: str = ""
     multiline: bool = False
+    unit_header: str = ""
     columns: tuple[Column, ...] = Field(min_length=1, strict=False)
 
     @model_validator(mode="before")
@@ -301,6 +307,7 @@ class Schema(_Contract):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         _refuse_twice(self.names)
+        _refuse_twice(self.headers, "columns must have different headers")
         if self.decimal == self.thousands:
             raise ValueError(f"thousands and decimal must differ, got {self.decimal!r} for both.")
         if self.encoding and not _is_charset(self.encoding):
@@ -351,6 +358,16 @@ class Schema(_Contract):
         return tuple(column.name for column in self.columns)
 
     @property
+    def headers(self) -> tuple[str, ...]:
+        """Names of the columns in this silo's file."""
+        return tuple(column.header or column.name for column in self.columns)
+
+    @property
+    def unit_in_file(self) -> str | None:
+        """Name of the separate unit column in this silo's file, or None."""
+        return self.unit_column and (self.unit_header or self.unit_column)
+
+    @property
     def group_size(self) -> int:
         """Largest number of records that one unit of privacy has over all silos."""
         return (self.max_rows or 1) * self.max_silos_per_person
@@ -399,9 +416,9 @@ class Schema(_Contract):
         Parameters
         ----------
         columns : mapping of a name to settings, optional
-            `format`, `spellings` or `absent` of some columns.
+            `format`, `spellings`, `absent` or `header` of some columns.
         settings
-            `decimal`, `thousands`, `encoding`, `delimiter`, `multiline`.
+            `decimal`, `thousands`, `encoding`, `delimiter`, `multiline`, `unit_header`.
 
         Raises
         ------

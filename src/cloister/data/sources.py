@@ -208,12 +208,20 @@ def find_columns(
     if absent := [name for name in wanted if not times[name]]:
         listed = ", ".join(repr(name) for name in absent[:5]) + (", ..." if absent[5:] else "")
         raise DataError(
-            f"{label} has no column {listed}; correct the header, the delimiter or the schema."
+            f"{label} has no column {listed}{_similar(absent, available)}; correct the header, the "
+            "delimiter or the schema, or set 'header' of the column in the reading settings."
         )
     if repeated := [name for name in wanted if times[name] > 1]:
         raise DataError(f"{label} has more than one column {repeated[0]!r}; rename all but one.")
     places = {name: i for i, name in enumerate(available)}
     return [places[name] for name in wanted], names
+
+
+def _similar(absent: Sequence[str], available: Sequence[str]) -> str:
+    """Return the columns whose names differ from absent ones by case alone, in brackets."""
+    folded = {name.casefold() for name in absent}
+    found = [repr(name) for name in available if name.casefold() in folded]
+    return f" (it has {', '.join(found[:5])})" if found else ""
 
 
 def _composed(name: str) -> str:

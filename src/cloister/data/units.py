@@ -16,6 +16,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloister.core.arrays import Flags, Integers
 from cloister.data.cells import Coded, array_of, coded_of, is_absent, moments_of, text_of
@@ -27,6 +28,9 @@ _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
 _WRITERS = ("__str__", "__repr__")
+_BASE = 0x9E3779B97F4A7C15  # odd, so that its powers modulo 2^64 mix the bits of cells
+Marks = NDArray[np.uint64]
+_NO_MARKS: Marks = np.empty(0, dtype=np.uint64)
 _LONGEST = 1 << 16  # characters; Python refuses to convert integers of so many digits to text
 
 
@@ -196,7 +200,8 @@ def _object_of(cell: Any) -> Any:
 class UnitLimit:
     """Selection of the first `max_rows` usable records of each unit, over the chunks of one pass.
 
-    Bad rows are excluded first: a row that a job cannot use does not count for its unit.
+    Bad rows are excluded first: a row that a job cannot use does not count for its unit. The counts
+    of rows are for their owner alone.
 
     Parameters
     ----------
@@ -213,6 +218,7 @@ class UnitLimit:
         self._max_rows, self._admits = max_rows, admits
         self._seen: dict[str, int] = {}
         self._ways: dict[str, dict[str, None]] | None = {} if spellings else None
+        self._marks: tuple[list[Marks], list[Marks]] = ([], [])  # of rows that are kept, and beyond
         self.without_unit = self.beyond = 0
 
     @property
@@ -220,12 +226,20 @@ class UnitLimit:
         """The spellings of each unit that has several."""
         return tuple(tuple(ways) for ways in (self._ways or {}).values() if len(ways) > 1)
 
-    def keep(self, units: Any, usable: Flags) -> Flags:
+    @property
+    def repeated(self) -> int:
+        """Number of rows beyond the limit that equal a row of their unit that is kept."""
+        kept, beyond = (np.concatenate([_NO_MARKS, *marks]) for marks in self._marks)
+        return int(np.isin(beyond, kept).sum())
+
+    def keep(self, units: Any, usable: Flags, marks: Marks | None = None) -> Flags:
         """Return flags of the rows of the next chunk that are kept.
 
         Parameters
         ----------
         units : column of cells, or None
+        marks : ndarray of shape (rows,), optional
+            Those of :func:`marks_of`, to find repeated rows.
         """
         if self._max_rows is None or not len(usable):
             return usable
@@ -253,11 +267,25 @@ class UnitLimit:
             ]
             keep &= np.array([*admitted, False])[codes]
         self.beyond += int((usable & ~keep).sum())
+        if marks is not None:
+            own = np.array([hash(name) for name in number] + [0], dtype=np.int64).view(np.uint64)
+            of_units = marks + own[codes]
+            for several, rows in zip(self._marks, (keep, usable & ~keep), strict=True):
+                several.append(of_units[rows])
         added = np.bincount(codes[keep], minlength=len(number))
         for name, i in number.items():
             if added[i]:
                 self._seen[name] = int(before[i] + added[i])
         return keep
+
+
+def marks_of(steps: NDArray[np.int32], flags: NDArray[np.uint8]) -> Marks:
+    """Return a hash of each row, from its cells and their flags; for exact counts, no secret."""
+    n = steps.shape[1]
+    powers = np.cumprod(np.full(2 * n, _BASE, dtype=np.uint64))
+    cells = steps.astype(np.int64).view(np.uint64)
+    marks: Marks = cells @ powers[:n] + flags.astype(np.uint64) @ powers[n:]
+    return marks
 
 
 def _rank(codes: Integers) -> Integers:

@@ -825,9 +825,25 @@ class Plan:
             return unit
         return f"{unit}, in {'one silo only' if silos == 1 else f'at most {silos} silos'}"
 
+    def counted(self) -> str:
+        """Return the public rule for the records that count."""
+        n = len(self.columns)
+        where = "its column" if n == 1 else f"any of these {n:,} columns"
+        rule = (
+            f"A record with a missing cell in {where} is left out, unless the schema fills it in."
+        )
+        if self.unit in ("row", "silo", *self.columns):
+            return rule
+        rows = (
+            "only the first row counts"
+            if self.max_rows == 1
+            else (f"only the first {self.max_rows:,} rows count")
+        )
+        return f"{rule} Of one {noun_of(self.unit)}, {rows} at a silo."
+
     def describe(self) -> str:
         """Describe the task, the guarantee and the knowledge of each party in plain sentences."""
-        lines = [self.task.describe()]
+        lines = [self.task.describe(), self.counted()]
         if self.budget is None:
             lines.append("There is NO privacy guarantee for what is released.")
         else:

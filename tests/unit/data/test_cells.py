@@ -199,6 +199,18 @@ def test_a_further_word_for_a_missing_cell_is_one_in_every_form(
     np.testing.assert_array_equal(found.values, values)
 
 
+@pytest.mark.parametrize("kind", ["category", "boolean", "number", "date"])
+def test_a_word_of_absent_that_the_type_does_not_read_is_missing(kind: str) -> None:
+    words = (("a", 0), ("b", 1)) if kind == "category" else ()
+    cells = ["unknown", " unknown", "other", None]
+    several: Any
+    for several in (cells, pa.array(cells), pa.array(cells).dictionary_encode()):
+        found = CellType(kind, words, absent=("unknown", "999")).read(several)
+        assert found.wrong is not None
+        assert found.wrong.tolist() == [False, False, True, False]
+        assert np.isnan(found.values).all()
+
+
 @pytest.mark.parametrize("word", ["inf", "-Infinity", "nan", "NaN"])
 def test_a_text_that_says_no_finite_number_is_missing_among_numbers(word: str) -> None:
     found = CellType().read(pa.array(["1", word, None]))

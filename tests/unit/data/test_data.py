@@ -1050,8 +1050,8 @@ def test_check_counts_by_hand(tmp_path: Path) -> None:
     ]
     report = check_file(write(tmp_path / "t.csv", "\n".join(lines)), rules)
     assert (report.rows, report.used, report.bad_lines) == (9, 4, 1)
-    assert (report.lost, report.row_share) == (4, 4 / 9)  # rows beyond max_rows are not lost
-    assert (report.without_unit, report.beyond_max_rows) == (1, 1)
+    assert (report.lost, report.row_share) == (5, 5 / 9)  # one of them beyond max_rows
+    assert (report.without_unit, report.beyond_max_rows, report.repeated) == (1, 1, 0)
     a, b, c = report.columns
     assert (a.name, a.missing, a.type_errors, a.out_of_range) == ("a", 1, 0, 2)
     assert (b.missing, b.type_errors, b.out_of_range, b.constant) == (0, 2, 1, False)

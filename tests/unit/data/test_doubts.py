@@ -85,6 +85,31 @@ def test_a_code_for_a_missing_cell_is_not_clipped_in_silence(
     assert word in " ".join(report.doubts)
 
 
+@pytest.mark.parametrize(
+    ("others", "code", "is_hinted"),
+    [(range(17), 99, True), (range(17), -9, True), (range(9), 9, False), (range(95), 99, False)],
+)
+def test_a_code_within_the_bounds_is_named_and_stops_nothing(
+    others: range, code: int, is_hinted: bool
+) -> None:
+    wide = {"name": "x", "type": "integer", "min": -10, "max": 120}
+    report = check_file(pd.DataFrame({"x": [*others, *[code] * 3]}), schema(wide))
+    assert bool(report.hints) == is_hinted
+    assert not report.doubts
+    assert not is_hinted or f'absent = ["{code}"]' in report.hints[0]
+    assert not check_file(pd.DataFrame({"x": [*others, code]}), schema(wide)).hints  # once
+
+
+def test_a_spelling_for_another_file_does_not_invert_this_one() -> None:
+    other = {"name": "x", "type": "boolean", "spellings": {"true": ["2"], "false": ["1"]}}
+    cells: list[Any]
+    for cells in ([1, 0], ["1", "no"], [1.0, 0.0], [True, False, 1]):
+        (doubt,) = check_file(pd.DataFrame({"x": cells}), schema(other)).doubts
+        assert "are both read as" in doubt
+    for cells in ([1, 2], ["2", "yes", "1"], [1], ["no", "2"]):
+        assert not check_file(pd.DataFrame({"x": cells}), schema(other)).doubts, cells
+
+
 def test_a_line_of_totals_is_no_record(tmp_path: Path) -> None:
     columns = [{**AMOUNT, "name": name} for name in "abc"]
     path = written(tmp_path, "a,b,c", "1,2,3", "4,5,6", "Total,,9")

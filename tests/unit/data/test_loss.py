@@ -276,6 +276,26 @@ def test_decimal_commas_and_events_as_r_has_them_stop(tmp_path: Path) -> None:
         DPKaplanMeier(time="t", event="e", **known).fit(coded)
 
 
+def test_rows_beyond_max_rows_are_lost_unless_they_repeat_a_row() -> None:
+    """Of each person, the first row is without the event, and the second with it."""
+    agreed = Schema(dataset="x", unit="pid", max_rows=1, columns=YES_NO.columns)
+    last = pd.DataFrame({"pid": range(400), "paid": True})
+    first = last.assign(paid=False)
+    report = check_file(pd.concat([first, last]), agreed)
+    assert (report.rows, report.used, report.lost, report.repeated) == (800, 400, 400, 0)
+    assert (
+        "400 of 800 rows are beyond max_rows = 1 of their 'pid'; only the first rows count."
+        in report.sentences()
+    )
+    with pytest.raises(DataError, match="are beyond max_rows"):
+        refuse_loss([report])
+    for table in (pd.concat([last, last, last]), pd.concat([last, last.assign(pid="x")])):
+        report = check_file(table, agreed)
+        assert report.repeated == report.beyond_max_rows
+    assert read_source(pd.concat([first, last]), agreed, chunk_rows=7).report.lost == 400
+    assert report.lost == 0
+
+
 def test_arrays_have_a_limit_too() -> None:
     data = np.ones((100, 1))
     data[:10] = np.nan

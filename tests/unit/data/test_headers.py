@@ -1,0 +1,46 @@
+"""A file may name columns in another way: its reading settings give their headers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cloister.core.errors import DataError, PlanError
+from cloister.data import check_file, read_rows, read_source
+from cloister.data.schema import Schema, reading_file
+
+COLUMNS: Any = [
+    {"name": "age", "type": "number", "min": 0, "max": 120},
+    {"name": "sex", "type": "category", "categories": ["female", "male"]},
+]
+AGREED = Schema(dataset="x", unit="pid", max_rows=1, columns=COLUMNS)
+GERMAN = AGREED.written_as(
+    unit_header="Patient",
+    columns={"sex": {"header": "Geschlecht", "spellings": {"male": ["m"]}}},
+)
+
+
+def test_a_file_with_other_headers_is_read_under_the_same_contract(tmp_path: Path) -> None:
+    (path := tmp_path / "a.csv").write_text("Geschlecht;Patient;age\nm;7;50\nfemale;8;1.250\n")
+    assert GERMAN.digest() == AGREED.digest()
+    np.testing.assert_array_equal(read_rows(path, GERMAN), [[50, 1], [1.25, 0]])
+    assert read_source(path, GERMAN).contract == AGREED.contract()
+    assert check_file(path, GERMAN).columns[1].name == "sex"
+    assert read_source(pd.read_csv(path, sep=";"), GERMAN).report.used == 2
+    assert 'header = "Geschlecht"' in reading_file({"a.csv": GERMAN})
+    assert 'unit_header = "Patient"' in reading_file({"a.csv": GERMAN})
+
+
+def test_a_lacking_column_names_the_setting_and_the_similar_header(tmp_path: Path) -> None:
+    (path := tmp_path / "b.csv").write_text("pid,age,Sex\n1,2,male\n")
+    with pytest.raises(DataError, match=r"no column 'sex' \(it has 'Sex'\); .* set 'header'"):
+        read_source(path, AGREED)
+
+
+def test_two_columns_must_not_have_one_header() -> None:
+    with pytest.raises(PlanError, match="different headers"):
+        AGREED.written_as(columns={"sex": {"header": "age"}})
