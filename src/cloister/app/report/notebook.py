@@ -106,9 +106,12 @@ def _cells(display: Display) -> Iterator[tuple[str, str, float | Estimate]]:
                         yield key, heading, cell
         case Heatmap() | Bars() | Curve():
             name, *headings = display.headings
-            # A cell of no width has its place twice.
-            for place, numbers in dict(display.numbers()).items():
+            seen = set[float]()
+            for place, numbers in display.numbers():
                 if not isinstance(place, str):
+                    if place in seen:  # a cell of no width has its place twice
+                        continue
+                    seen.add(place)
                     dates = isinstance(display, Curve) and display.dates
                     place = f"{name} {day(place) if dates else number(place)}"
                 for heading, cell in zip(headings, numbers, strict=True):

@@ -45,6 +45,7 @@ OWNERS_EYES = (
     "Only you see these counts: they are stored nowhere and sent to nobody. If you decline because "
     "of them, the decline tells others something about your records, and so would its reason."
 )
+_ENDED_THERE = (SiloState.DONE, SiloState.CANCELLED, SiloState.FAILED)
 _BEYOND = "beyond the lifetime cap, or its limits for each noise distribution"
 
 
@@ -73,11 +74,19 @@ class Question:
     document: Mapping[str, Any] = field(default_factory=dict)
 
 
+def who_decided(job: Job) -> str:
+    """Return who approved or declined a job, and that the coordinator ended it; "" for nobody."""
+    if job.state not in _ENDED_THERE:
+        return f"decided by {job.decided_by}" if job.decided_by else ""
+    approved = "" if job.decided_by in ("", "coordinator") else f"approved by {job.decided_by}; "
+    return f"{approved}ended by coordinator"
+
+
 def question(job: Job, site: Site) -> Question:
     """Return the description of a job on which the owner decides."""
     facts = (
         ("job", job.id),
-        ("state", job.state + (f", decided by {job.decided_by}" if job.decided_by else "")),
+        ("state", job.state + (f", {decided}" if (decided := who_decided(job)) else "")),
         *([("because", job.reason)] if job.reason else []),
         ("received", job.received_at),
         ("requested by", f"{asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
