@@ -150,6 +150,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             "said": state,
             "problems": problems,
             "losses": losses,
+            "together": _together([loss.apply for loss in losses if loss.apply], state.head),
             "date_formats": _DATES,
         }
         return shown(request, "columns", 2, **values)
@@ -558,7 +559,22 @@ def _on_page(remedy: Remedy | None) -> tuple[str, str]:
         return f"Fill in the field {where}.", ""
     text = _text(remedy.value)
     apply = json.dumps([remedy.key, column, text], allow_nan=False)
-    return f"Set the field {where} to {_SHOWN.get(text, text)!r}.", apply
+    shown = _SIGNS.get((remedy.key, text), _SHOWN.get(text, text))
+    return f"Set the field {where} to {shown!r}.", apply
+
+
+def _together(proposals: Sequence[str], head: Mapping[str, Any]) -> bool:
+    """Return True if all proposals can hold for all files: no field would need two texts."""
+    found: dict[tuple[str, str], str] = {}
+    for key, column, text in map(json.loads, proposals):
+        # Words are added to those before; other fields have one text.
+        if key not in _JOINED and found.setdefault((key, column), text) != text:
+            return False
+    decimal, thousands = (
+        found.get((key, ""), head.get(key) or none)
+        for key, none in (("decimal", "."), ("thousands", ""))
+    )
+    return len(proposals) > 1 and decimal != thousands
 
 
 _FIELDS = {
@@ -568,6 +584,7 @@ _FIELDS = {
     "format": "Dates are written",
     "absent": "Missing cells",
 }
+_SIGNS = {("decimal", "."): "1.5", ("thousands", ","): "1,000"}
 _SHOWN = {
     **{"%d.%m.%Y": "31.12.2024", "%d.%m.%y": "31.12.24", "%Y/%m/%d": "2024/12/31"},
     **{"%d/%m/%Y": "31/12/2024", "%m/%d/%Y": "12/31/2024"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -22,12 +23,13 @@ from starlette.testclient import TestClient
 from cloister.app.answer import Answer
 from cloister.app.worker import ANSWER, events_in
 from cloister.cli import _parser
-from cloister.console.desk import desk_app, warm_up
+from cloister.console.desk import _on_page, _together, desk_app, warm_up
 from cloister.console.guard import Guard
 from cloister.console.jobs import EVENTS, LOG
 from cloister.console.preview import preview_of
 from cloister.console.questions import FormState
 from cloister.core.capability import CAPABILITIES, COMMANDS, QUESTION_GROUPS, QUESTIONS
+from cloister.data.remedies import Remedy
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
@@ -397,6 +399,28 @@ def test_a_loss_is_shown_with_a_button_that_mends_it(desk: TestClient, folder: P
     (folder / "north.csv").write_text("\n".join(["age;weight;smoker;asthma", *lines]))
     assert say(desk, apply=value)[0].startswith("/question")
     assert Schema.load(folder / "ward.toml").decimal == ","
+
+
+@pytest.mark.parametrize(
+    ("proposals", "head", "possible"),
+    [
+        ([["decimal", "", ","], ["spellings", "smoker", "J = true"]], {}, True),
+        ([["spellings", "a", "J = true"], ["spellings", "a", "Ja = true"]], {}, True),
+        ([["decimal", "", ","], ["thousands", "", ","]], {}, False),
+        ([["thousands", "", ","], ["absent", "a", "9"]], {"decimal": ","}, False),
+        ([["format", "d", "%d.%m.%Y"], ["format", "d", "%m/%d/%Y"]], {}, False),
+        ([["decimal", "", ","]], {}, False),
+    ],
+)
+def test_proposals_that_conflict_are_not_offered_together(
+    proposals: list[list[str]], head: dict[str, str], possible: bool
+) -> None:
+    assert _together([json.dumps(one) for one in proposals], head) == possible
+
+
+def test_signs_are_shown_as_on_the_page() -> None:
+    for key, text, shown in (("thousands", ",", "1,000"), ("thousands", ".", "1.000")):
+        assert _on_page(Remedy(key, text))[0].endswith(f"to {shown!r}.")
 
 
 def test_all_proposals_are_applied_at_once(desk: TestClient, folder: Path) -> None:
