@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloister.app.job import derive_plan
+from cloister.app.payment import left_for_one_more
 from cloister.app.question import facts_of
 from cloister.app.text import attacker_sentence, number
 from cloister.core.display import Table
@@ -311,6 +312,10 @@ def cost_of(plan: Plan, site: Site, job: Job) -> dict[str, Any]:
     return {**cost, "after": limits.epsilon(after), "left_after": limits.epsilon_left(after)}
 
 
+def _epsilon(value: float) -> str:
+    return f"epsilon {number(value)}"
+
+
 def cost_lines(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the lines that describe a cost."""
     meanings = {
@@ -322,6 +327,8 @@ def cost_lines(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
         "cap": "lifetime cap",
     }
     lines = [
-        (text, f"epsilon {number(cost[key])}") for key, text in meanings.items() if key in cost
+        (text, (left_for_one_more if key == "left_after" else _epsilon)(cost[key]))
+        for key, text in meanings.items()
+        if key in cost
     ]
     return [*lines, ("all at delta", f"{cost['delta']:.2g}")]
