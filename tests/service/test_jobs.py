@@ -291,6 +291,23 @@ def test_a_job_with_too_few_approvals_is_declined_with_every_reason(make: Make) 
     assert coordinator.streams.asked == [], "no silo was asked for anything"
 
 
+def test_a_job_ends_as_soon_as_too_many_declined(make: Make) -> None:
+    coordinator = make()
+    job, other = coordinator.submit(), coordinator.submit()
+    coordinator.decide(job, a=True, b="no epsilon left.")
+    assert coordinator.job(job).state == "proposed"
+    coordinator.decide(other, b="no.", c="no.")
+    declined = coordinator.job(other)
+    assert declined.state == "declined"
+    assert declined.reason.startswith("at most 1 of 3 silos can still approve, but the plan requ")
+    assert "a: " not in declined.reason
+    told = {silo for silo, of, status, _ in coordinator.streams.ends if of == other}
+    assert told == {*"abc"}, "a silo that is told releases what it reserved"
+    coordinator.streams.up = {"a", "b"}
+    coordinator.jobs.shut_out("c", "the certificate of 'c' was revoked; enrol again.")
+    assert "c: the certificate of 'c' was revoked" in coordinator.job(job).reason
+
+
 def test_at_the_time_out_a_job_starts_with_those_who_approved(make: Make) -> None:
     coordinator = make()
     job = coordinator.submit()

@@ -124,6 +124,22 @@ def test_without_signatures_nothing_is_claimed_of_them(
     assert "unsigned" in said["reason"]
 
 
+def test_signatures_may_be_given_one_by_one(
+    released: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(path.with_name(MODEL + SUFFIX)) for path in released]
+    each = [word for file in files for word in ("--signed", file)]
+    assert main(["verify", str(released[0]), *each, "--json"]) == CODES["verified"]
+    assert json.loads(capsys.readouterr().out)["signatures"]["valid"] == len(files)
+
+
+def test_a_report_names_the_model_to_verify(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(model.with_name("report.html"))]) == 3
+    assert "model.json" in capsys.readouterr().err
+
+
 def test_a_silo_counts_once_and_more_may_be_asked_for(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,8 +131,10 @@ def _said(parts: str | tuple[Cell, ...]) -> str:
 
 def _marked(parts: str | tuple[Cell, ...]) -> str:
     """Return the text, and what its intervals cover if sampling is part of them."""
-    wide = [one for one in parts if isinstance(one, Estimate) and one.population is not None]
-    return _said(parts) + " Intervals: noise and sampling." * bool(wide)
+    numbers = [one for one in parts if isinstance(one, Estimate)]
+    wide = [one for one in numbers if one.population is not None]
+    of = "" if len(wide) == len(numbers) else " [ , ]"
+    return _said(parts) + f" Intervals{of}: noise and sampling." * bool(wide)
 
 
 def doubts_of(release: Release) -> tuple[str, ...]:

@@ -209,6 +209,12 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
     )
 
 
+def noise_of(release: Release, *, in_process: bool) -> str:
+    """Return the source of the noise, by the same words at a silo and at a reader."""
+    shared = release.plan.profile == "pairwise" and release.noise == DiscreteNoise.label
+    return SILOS_NOISE if shared and not in_process else release.noise
+
+
 def who_saw_what(plan: Plan, *, in_process: bool) -> tuple[Table, tuple[str, ...]]:
     """Return a table of each party's view under the plan's profile, and remarks on it."""
     exact = "exact" if plan.budget is None else "noisy"
@@ -222,8 +228,8 @@ def who_saw_what(plan: Plan, *, in_process: bool) -> tuple[Table, tuple[str, ...
             parties = _parties(
                 exact,
                 " and its own share of the noise",
-                "the noisy sum of every round",
-                "records, and the vector of any one silo",
+                "sums under a pad of the silos",
+                "records, sums, results",
             )
     parties.append(("A reader of this report", f"the {exact} results in it", hidden))
     table = Table("Who saw what", ("party", "sees", "does not see"), tuple(parties))

@@ -83,6 +83,7 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
             (
                 job.job,
                 job.study,
+                job.reserved_at[:10],
                 "open: all reserved" if job.is_open else "closed",
                 len(job.rounds),
                 _CHARGED[job.tariff.kind],
@@ -91,7 +92,15 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
             for job in ledger.jobs(dataset)
             if job.is_open or job.rounds  # else a reservation while a count was bought
         )
-        headings = ("job", "study", "state", "rounds", "charged", "epsilon of the job alone")
+        headings = (
+            "job",
+            "study",
+            "reserved on",
+            "state",
+            "rounds",
+            "charged",
+            "epsilon of the job alone",
+        )
         out.table(Table("Jobs; costs compose, so they do not add up", headings, rows))
     totals = {name: value for name, value in ledger.export().items() if name != "entries"}
     return {"ledger": args.ledger, **totals}

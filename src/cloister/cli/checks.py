@@ -267,7 +267,7 @@ def _data_file(settings: SiloSettings) -> Iterator[Check]:
     file = settings.data.file
     # Only the permission: records are read by doctor, not by an offline check.
     if file is not None and os.access(file, os.R_OK):
-        yield ok("data", str(file))
+        yield ok("data", f"{file} exists; not read yet: run cloister check")
     elif file is not None:
         yield fail("data", f"{file} cannot be read", "check the path and its permissions.")
 

@@ -52,7 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for profile 'group': accept that only the aggregator can verify that the noise was "
         "added",
     )
-    for name, use in (("deny", "sent to the coordinator"), ("withdraw", "kept with the job here")):
+    for name, use in (
+        ("deny", "which the coordinator, the analyst and all silos of the job read"),
+        ("withdraw", "kept with the job here"),
+    ):
         declared[name].add_argument("--reason", default="", help=f"reason, {use}")
     declared["result"].add_argument(
         "--report", type=Path, metavar="FILE", help="also write the report, as HTML or .md"

@@ -15,7 +15,7 @@ from cloister.app.present import Presentation, present
 from cloister.app.progress import warnings_to
 from cloister.app.release import Release
 from cloister.app.report.page import About, write_report
-from cloister.app.text import as_table, legend_of
+from cloister.app.text import as_table, legend_of, noise_of
 from cloister.app.unknown import results_with_reasons
 from cloister.cli import CHARGED
 from cloister.cli.options import files_of, job_of, payment_of
@@ -119,7 +119,7 @@ def show_federated(
         ("job", plan.run_id),
         ("silos", ", ".join(plan.silos)),
         ("rounds", f"{plan.rounds}, each with at least {plan.min_silos} silos"),
-        ("noise from", release.noise),
+        ("noise from", noise_of(release, in_process=False)),
         ("unit of privacy", plan.unit),
     )
     if report:

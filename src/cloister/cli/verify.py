@@ -13,6 +13,7 @@ from cloister.app.text import number
 from cloister.cli.options import add_model_task, refuse_given, task_of_model
 from cloister.cli.output import Output
 from cloister.core.display import Table
+from cloister.core.errors import PlanError
 from cloister.federation.release_signatures import SUFFIX
 from cloister.federation.service import audit
 from cloister.federation.verification import Finding, pins_of, verify_release
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--signed",
         type=Path,
         nargs="+",
+        action="extend",
         metavar="FILE",
         help=f"signatures of silos (default: FILE{SUFFIX}, if it exists)",
     )
@@ -66,6 +68,9 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if args.model.suffix == ".jsonl":
         return _audit_file(args, out)
     refuse_given(args.head, "--head is valid only for an audit file")
+    if args.model.suffix in (".html", ".md"):
+        beside = args.model.with_name("model.json")
+        raise PlanError(f"{args.model.name!r} is a report for people; verify {str(beside)!r}.")
     found = verify_release(
         args.model,
         signatures=args.signed or (),

@@ -155,6 +155,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             "said": state,
             "problems": problems,
             "losses": losses,
+            "together": _together([loss.apply for loss in losses if loss.apply], state.head),
             "date_formats": _DATES,
         }
         return shown(request, "columns", 2, **values)
@@ -564,7 +565,9 @@ def _settings_text(own: Mapping[str, Any]) -> str:
     columns = own.get("columns", {})
     entries = [(key, "", value) for key, value in own.items() if key != "columns"]
     entries += [(key, name, v) for name, keys in columns.items() for key, v in keys.items()]
-    return "; ".join(f"{_field(key, name)} is {_shown(value)!r}" for key, name, value in entries)
+    return "; ".join(
+        f"{_field(key, name)} is {_shown(key, value)!r}" for key, name, value in entries
+    )
 
 
 @dataclass(frozen=True)
@@ -654,7 +657,7 @@ def _on_page(remedy: Remedy | None) -> tuple[str, str]:
     if not remedy.is_complete:
         return f"Fill in the field {where}.", ""
     apply = json.dumps([remedy.key, column, remedy.value], allow_nan=False)
-    return f"Set {where} to {_shown(remedy.value)!r}.", apply
+    return f"Set {where} to {_shown(remedy.key, remedy.value)!r}.", apply
 
 
 def _field(key: str, column: str) -> str:
@@ -663,10 +666,25 @@ def _field(key: str, column: str) -> str:
     return f"{name!r} of {column!r}" if column else f"{name!r}"
 
 
-def _shown(value: Any) -> str:
+def _shown(key: str, value: Any) -> str:
     """Return the value of a setting as on the page."""
     text = _text(value)
-    return _SHOWN.get(text, text)
+    return _SIGNS.get((key, text), _SHOWN.get(text, text))
+
+
+def _together(proposals: Sequence[str], head: Mapping[str, Any]) -> bool:
+    """Return True if all proposals can hold at once: no field of a file would need two texts."""
+    found: dict[tuple[str, str, str], Any] = {}
+    for key, column, value, files in map(json.loads, proposals):
+        for file in files:
+            # Words are added to those before; other fields have one text.
+            if key not in _JOINED and found.setdefault((key, column, file), value) != value:
+                return False
+    for file in {file for *_, file in found}:
+        decimal = found.get(("decimal", "", file), head.get("decimal") or ".")
+        if decimal == found.get(("thousands", "", file), head.get("thousands") or ""):
+            return False
+    return len(proposals) > 1
 
 
 _FIELDS = {
@@ -676,6 +694,8 @@ _FIELDS = {
     "format": "Dates are written",
     "absent": "Missing cells",
 }
+_JOINED = ("spellings", "absent")
+_SIGNS = {("decimal", "."): "1.5", ("thousands", ","): "1,000"}
 _SHOWN = {
     **{"%d.%m.%Y": "31.12.2024", "%d.%m.%y": "31.12.24", "%Y/%m/%d": "2024/12/31"},
     **{"%d/%m/%Y": "31/12/2024", "%m/%d/%Y": "12/31/2024"},

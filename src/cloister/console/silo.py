@@ -53,7 +53,8 @@ def silo_app(site: Site) -> Starlette:
         rest = [row for row in jobs if row[0].state != SiloState.WAITING]
         gauge, history = _budget(site)
         values = {"gauge": gauge, "history": history, "known": {job.id for job, *_ in jobs}}
-        return shown(request, "overview", waiting=waiting, rest=rest, **values)
+        standing = site.policy.rules.standing
+        return shown(request, "overview", waiting=waiting, rest=rest, standing=standing, **values)
 
     def show_job(request: Request, reading: ReadingReport | None = None) -> Response:
         job = _job(site, request)

@@ -119,7 +119,12 @@ def _counted(
         else:
             valid[signed.silo] = valid.get(signed.silo, False) or signed.model == model
     found = replace(found, signers=tuple(valid), others=others)
-    if not files:
+    if not files and not found.plan.fingerprints:
+        why = (
+            "one process ran all parties, so no silo can sign it. Its numbers follow from its "
+            "released words; nobody can check the records behind them."
+        )
+    elif not files:
         why = "unsigned; request signatures from the silos."
     elif len(valid) < found.needed:
         why = f"{found.needed} silos must have signed it."

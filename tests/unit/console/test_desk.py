@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -23,13 +24,14 @@ from cloister.app.answer import Answer
 from cloister.app.files import schemas_of
 from cloister.app.worker import ANSWER, events_in
 from cloister.cli import _parser
-from cloister.console.desk import desk_app, warm_up
+from cloister.console.desk import _on_page, _together, desk_app, warm_up
 from cloister.console.guard import Guard
 from cloister.console.jobs import EVENTS, LOG
 from cloister.console.preview import preview_of
 from cloister.console.questions import FormState
 from cloister.core.capability import CAPABILITIES, COMMANDS, QUESTION_GROUPS, QUESTIONS
 from cloister.data import read_rows
+from cloister.data.remedies import Remedy
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
@@ -432,6 +434,32 @@ def test_a_proposal_is_for_the_files_that_need_it(desk: TestClient, folder: Path
         form = {**SAID, **said, "file": list(FILES), "csrf": token(desk), "settings": wrong}
         page = unescape(desk.post("/columns", data=form).text)
         assert "this button names no setting" in page, wrong
+
+
+@pytest.mark.parametrize(
+    ("proposals", "head", "possible"),
+    [
+        ([["decimal", "", ","], ["spellings", "smoker", "J = true"]], {}, True),
+        ([["spellings", "a", "J = true"], ["spellings", "a", "Ja = true"]], {}, True),
+        ([["decimal", "", ","], ["thousands", "", ","]], {}, False),
+        ([["thousands", "", ","], ["absent", "a", "9"]], {"decimal": ","}, False),
+        ([["format", "d", "%d.%m.%Y"], ["format", "d", "%m/%d/%Y"]], {}, False),
+        ([["decimal", "", ","]], {}, False),
+    ],
+)
+def test_proposals_that_conflict_are_not_offered_together(
+    proposals: list[list[str]], head: dict[str, str], possible: bool
+) -> None:
+    of_file = [json.dumps([*one, ["a.csv"]]) for one in proposals]
+    assert _together(of_file, head) == possible
+    # Proposals for different files never conflict.
+    apart = [json.dumps([*one, [f"{i}.csv"]]) for i, one in enumerate(proposals)]
+    assert _together(apart, {}) == (len(proposals) > 1)
+
+
+def test_signs_are_shown_as_on_the_page() -> None:
+    for key, text, shown in (("thousands", ",", "1,000"), ("thousands", ".", "1.000")):
+        assert _on_page(Remedy(key, text))[0].endswith(f"to {shown!r}.")
 
 
 def test_all_proposals_are_applied_at_once(desk: TestClient, folder: Path) -> None:

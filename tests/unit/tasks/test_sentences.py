@@ -69,13 +69,14 @@ def said(task: str, names: str, rows_of_unit: int = 1, **options: Any) -> Presen
 
 
 NUMBER = r"-?[\d.,]+ \[-?[\d.,]+, -?[\d.,]+\]"
+WIDE = r"( Intervals( \[ , \])?: noise and sampling\.)?"
 HOLM = "beyond noise and sampling, after Holm's correction."
 SAID = [
     (
         *("survival", "months died treated"),
         {"time": "months", "event": "died", "by": "treated", "tau": 48.0},
-        f"Share without died after 24 months: treated 0 {NUMBER}, treated 1 {NUMBER}. Half have it "
-        f"within months: treated 0 {NUMBER}, treated 1 {NUMBER}.",
+        f"Share without died after 24 months: treated=0 {NUMBER}, treated=1 {NUMBER}. "
+        f"Median months: treated=0 {NUMBER}, treated=1 {NUMBER}.",
         "The curves differ: log-rank p < 0.001, noise included.",
     ),
     (
@@ -88,7 +89,7 @@ SAID = [
         *("cox", "months died treated"),
         {"time": "months", "event": "died", "nominal_events": 3000},
         f"Hazard ratios: treated {NUMBER}.",
-        f"1 of 1 hazard ratios differ from 1 {HOLM[:-1]}; 0 are not known.",
+        f"1 of 1 hazard ratios differ from 1 {HOLM}",
     ),
     (
         *("cox", "months died smokes"),
@@ -124,7 +125,7 @@ SAID = [
     (
         *("table1", "treated age work died"),
         {"by": "treated"},
-        r"treated=1 differs from treated=0 in died \(p < 0.001\).",
+        f"treated=1 less treated=0: died=1, share {NUMBER}.",
         "1 of 3 columns differ at 5 %, after Holm's correction, noise included.",
     ),
     (
@@ -255,7 +256,7 @@ def test_the_first_sentences_state_the_answer(
     task: str, names: str, options: dict[str, Any], result: str, sure: str
 ) -> None:
     found = said(task, names, **options)
-    assert re.fullmatch(result, found.result), found.result
+    assert re.fullmatch(result + WIDE, found.result), found.result
     assert re.fullmatch(sure, found.reliability), found.reliability
 
 

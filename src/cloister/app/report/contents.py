@@ -38,6 +38,8 @@ class Contents:
         The spent part of the lifetime cap.
     first : Shown, optional
         The picture of the first screen; `displays` are the others.
+    uncharged : str
+        Who has the charge, if there are no `budget_lines`.
     asked : pairs
         The facts of the question.
     question : str
@@ -64,6 +66,7 @@ class Contents:
     displays: tuple[Shown, ...]
     cost: Pairs
     budget_lines: Pairs
+    uncharged: str
     asked: Pairs
     question: str
     verified: tuple[str, str]

@@ -46,6 +46,8 @@ def _parts(report: Contents) -> Iterator[str]:
     yield from map(_text, report.sight_remarks)
     yield "## Budget"
     yield from _pairs((*report.cost, *report.budget_lines))
+    if report.cost and not report.budget_lines:
+        yield _text(report.uncharged)
     yield "## Provenance"
     yield f"**{_text(_capital(report.verified[0]))}.** {_text(report.verified[1])}"
     yield from _pairs(report.facts)

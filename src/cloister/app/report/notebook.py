@@ -99,20 +99,36 @@ def _cells(display: Display) -> Iterator[tuple[str, str, float | Estimate]]:
     """Yield row, column and value of each number of a display."""
     match display:
         case Table():
-            for name, *cells in display.rows:
-                for heading, cell in zip(display.headings[1:], cells, strict=True):
+            keys, first = _row_keys(display)
+            for key, row in zip(keys, display.rows, strict=True):
+                for heading, cell in zip(display.headings[first:], row[first:], strict=True):
                     if not isinstance(cell, str):
-                        yield cell_text(name), heading, cell
+                        yield key, heading, cell
         case Heatmap() | Bars() | Curve():
-            first, *headings = display.headings
+            name, *headings = display.headings
+            seen = set[float]()
             for place, numbers in display.numbers():
                 if not isinstance(place, str):
+                    if place in seen:  # a cell of no width has its place twice
+                        continue
+                    seen.add(place)
                     dates = isinstance(display, Curve) and display.dates
-                    place = f"{first} {day(place) if dates else number(place)}"
+                    place = f"{name} {day(place) if dates else number(place)}"
                 for heading, cell in zip(headings, numbers, strict=True):
                     if isinstance(display, Heatmap) or not isnan(cell.value):
                         yield place, heading, cell
         # Scatter and Graph are omitted: their numbers are in other displays.
+
+
+def _row_keys(table: Table) -> tuple[list[str], int]:
+    """Return a name of each row, and the number of columns in it: as few as make names unique."""
+    keys = [cell_text(row[0]) for row in table.rows]
+    for j, heading in enumerate(table.headings[1:], 1):
+        cells = [row[j] for row in table.rows]
+        if len(set(keys)) == len(keys) or any(isinstance(cell, Estimate) for cell in cells):
+            return keys, j
+        keys = [f"{k}, {heading} {cell_text(c)}" for k, c in zip(keys, cells, strict=True)]
+    return keys, len(table.headings)
 
 
 def _written(cell: float | Estimate) -> tuple[float | date, ...]:

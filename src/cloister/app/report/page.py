@@ -30,6 +30,7 @@ from cloister.app.text import (
     as_table,
     cell_text,
     listed,
+    noise_of,
     number,
     privacy_statement,
     warnings_of,
@@ -55,6 +56,8 @@ _UNSIGNED = (
 _UNCHECKED = (
     "No signature was looked at for this page; 'cloister verify' counts those of the silos."
 )
+_UNCHARGED = "This job was not charged to a ledger: later jobs do not add its cost."
+_CHARGED_THERE = "Each silo charged this job in its own ledger, which this report does not show."
 _LEVELS = tuple(
     (f"{percent:g} %", NormalDist().inv_cdf(0.5 + percent / 200) / INTERVAL_95["gaussian"])
     for percent in (50, 68, 80, 90, 95, 99, 99.9)
@@ -172,7 +175,7 @@ def _contents(
         warnings=shown.warnings,
         epsilon=_epsilon(release),
         share=share,
-        cards=_cards(release),
+        cards=_cards(release, in_process),
         answers=privacy_statement(release),
         sights=sights,
         sight_remarks=sight_remarks,
@@ -181,6 +184,7 @@ def _contents(
         displays=tuple(one for one in displays if one is not first),
         cost=_cost(release),
         budget_lines=tuple(budget_lines),
+        uncharged=_UNCHARGED if in_process else _CHARGED_THERE,
         asked=asked,
         question=plan.question if whole else "",
         verified=verified,
@@ -230,13 +234,13 @@ def _epsilon(release: Release) -> str:
     return "" if warnings_of(release) else number(release.epsilon())
 
 
-def _cards(release: Release) -> Pairs:
+def _cards(release: Release, in_process: bool) -> Pairs:
     plan = release.plan
     return (
         ("unit of privacy", plan.unit),
         ("silos", str(len(plan.silos))),
         ("rounds", str(plan.rounds)),
-        ("noise from", release.noise),
+        ("noise from", noise_of(release, in_process=in_process)),
     )
 
 

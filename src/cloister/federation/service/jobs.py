@@ -8,8 +8,8 @@
        └────────────┴──────> cancelled
 
 A job starts when every member has decided, or at the approval time-out, with the silos that
-approved if they are enough. These decisions protect no records: each silo follows its own policy
-and ledger.
+approved if they are enough. It ends as soon as too many declined. These decisions protect no
+records: each silo follows its own policy and ledger.
 """
 
 from __future__ import annotations
@@ -426,17 +426,21 @@ class Jobs:
                 return
             decisions = {decision.silo: decision for decision in self.store.decisions(job)}
             undecided = [silo for silo in known.silos if silo not in decisions]
-            if undecided and time.time() < known.proposed_at + self.approval_timeout:
-                return
             approved = tuple(s for s in known.silos if s in decisions and decisions[s].approved)
-            least = int(known.plan["min_silos"])
+            least, possible = int(known.plan["min_silos"]), len(approved) + len(undecided)
+            over = time.time() >= known.proposed_at + self.approval_timeout
+            # Once too many declined, waiting would only keep the budget of others reserved.
+            if undecided and not over and possible >= least:
+                return
             if len(approved) < least:
                 against = [one for one in decisions.values() if not one.approved]
                 reasons = [f"{one.silo}: {one.reason.rstrip('.')}" for one in against]
-                reasons += [f"{silo}: no decision in time" for silo in undecided]
-                counted = (
-                    f"{len(approved)} of {len(known.silos)} silos approved, but the plan requires"
-                )
+                counted = f"{len(approved)} of {len(known.silos)} silos approved"
+                if over:
+                    reasons += [f"{silo}: no decision in time" for silo in undecided]
+                elif undecided:
+                    counted = f"at most {possible} of {len(known.silos)} silos can still approve"
+                counted += ", but the plan requires"
                 self._end(job, "declined", f"{counted} {least}; {'; '.join(reasons)}")
             elif self.store.start(job, approved):
                 self.audit.write("started", job=job, silos=list(approved))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloister.app.job import derive_plan
+from cloister.app.payment import left_for_one_more
 from cloister.app.question import facts_of
 from cloister.app.text import attacker_sentence, number
 from cloister.core.display import Table
@@ -45,6 +46,7 @@ OWNERS_EYES = (
     "Only you see these counts: they are stored nowhere and sent to nobody. If you decline because "
     "of them, the decline tells others something about your records, and so would its reason."
 )
+_ENDED_THERE = (SiloState.DONE, SiloState.CANCELLED, SiloState.FAILED)
 _BEYOND = "beyond the lifetime cap, or its limits for each noise distribution"
 
 
@@ -73,11 +75,19 @@ class Question:
     document: Mapping[str, Any] = field(default_factory=dict)
 
 
+def who_decided(job: Job) -> str:
+    """Return who approved or declined a job, and that the coordinator ended it; "" for nobody."""
+    if job.state not in _ENDED_THERE:
+        return f"decided by {job.decided_by}" if job.decided_by else ""
+    approved = "" if job.decided_by in ("", "coordinator") else f"approved by {job.decided_by}; "
+    return f"{approved}ended by coordinator"
+
+
 def question(job: Job, site: Site) -> Question:
     """Return the description of a job on which the owner decides."""
     facts = (
         ("job", job.id),
-        ("state", job.state + (f", decided by {job.decided_by}" if job.decided_by else "")),
+        ("state", job.state + (f", {decided}" if (decided := who_decided(job)) else "")),
         *([("because", job.reason)] if job.reason else []),
         ("received", job.received_at),
         ("requested by", f"{asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
@@ -302,6 +312,10 @@ def cost_of(plan: Plan, site: Site, job: Job) -> dict[str, Any]:
     return {**cost, "after": limits.epsilon(after), "left_after": limits.epsilon_left(after)}
 
 
+def _epsilon(value: float) -> str:
+    return f"epsilon {number(value)}"
+
+
 def cost_lines(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the lines that describe a cost."""
     meanings = {
@@ -313,6 +327,8 @@ def cost_lines(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
         "cap": "lifetime cap",
     }
     lines = [
-        (text, f"epsilon {number(cost[key])}") for key, text in meanings.items() if key in cost
+        (text, (left_for_one_more if key == "left_after" else _epsilon)(cost[key]))
+        for key, text in meanings.items()
+        if key in cost
     ]
     return [*lines, ("all at delta", f"{cost['delta']:.2g}")]

@@ -477,13 +477,14 @@ class Cox(Gaussian):
         places = significance.clear(list(Estimate.of(results, "coef").cells()))
         parts = listing((f"{self._labels[i]} ", ratios[i]) for i in places[:SAID])
         result: tuple[Cell, ...] = ("No hazard ratio is shown to differ from 1.",)
+        unknown = len(known) - int(known.sum())
+        hidden = f"; {unknown} are not known" if unknown else ""
         if len(places):
             result = ("Hazard ratios: ", *parts, ".")
         return Summary(
             result=result,
             reliability=f"{len(places)} of {len(known)} hazard ratios differ from 1 beyond noise "
-            "and sampling, after Holm's correction; "
-            f"{len(known) - int(known.sum())} are not known.",
+            f"and sampling, after Holm's correction{hidden}.",
             remarks=tuple(
                 f"the effect of {self.names[i]} changes with time, and its value is an average"
                 for i in np.flatnonzero(results["effect_changes"] > 0)

@@ -582,6 +582,7 @@ class CoxApproximate(Gaussian):
         parts = listing(
             (f"{self.names[i]} ", number_of(results, "hazard_ratio", i)) for i in places[:SAID]
         )
+        unknown, invalid = len(known) - int(known.sum()), int((known & ~valid).sum())
         result: tuple[Cell, ...] = ("No approximate hazard ratio is shown to differ from 1.",)
         if places:
             result = ("Approximate hazard ratios: ", *parts, ".")
@@ -590,8 +591,8 @@ class CoxApproximate(Gaussian):
             reliability=significance.how_sure(
                 len(places), len(known), "approximate hazard ratios differ from 1"
             )
-            + f" {len(known) - int(known.sum())} are not known. Intervals of "
-            f"{int((known & ~valid).sum())} are not valid.",
+            + f" {unknown} are not known." * bool(unknown)
+            + f" Intervals of {invalid} are not valid." * bool(invalid),
         )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:

@@ -347,12 +347,11 @@ class Survival(Gaussian):
         """Summarise shares at one time, medians, and the test."""
         time, event, i = columns[self.time], columns[self.event], (len(self.at) - 1) // 2
         shares, medians = (Estimate.of(results, name) for name in ("stated_survival", "median"))
-        by = "" if self.by is None else f"{columns[self.by]} "
-        names = [f"{by}{name} " if by else "" for name in self.groups]
+        names = [f"{name} " if len(self.groups) > 1 else "" for name in self._named(columns)]
         parts = listing([name, _or_unknown(shares[g, i])] for g, name in enumerate(names))
         halves = listing([name, medians[g]] for g, name in enumerate(names))
         first = f"Share without {event} after {self.at[i]:g} {time}: "
-        result = (first, *parts, f". Half have it within {time}: ", *halves, ".")
+        result = (first, *parts, f". Median {time}: ", *halves, ".")
         if len(self.groups) < 2:
             return Summary(result=result, reliability=precision([shares]))
         p = _number(results["log_rank_p"])
@@ -368,15 +367,20 @@ class Survival(Gaussian):
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the groups, shares at stated times, the curves and the test."""
-        time, event = columns[self.time], columns[self.event]
         return (
-            self._group_table(results, time, event),
-            self._stated_table(results, time, event),
-            self._picture(results, f"Share still without the event: {event}", time),
-            *self._test_table(results, time),
+            self._group_table(results, columns),
+            self._stated_table(results, columns),
+            self._picture(results, columns),
+            *self._test_table(results, columns[self.time]),
         )
 
-    def _picture(self, results: Results, title: str, time: str) -> Curve:
+    def _named(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the groups with their column, since a category may be just 0 or 1."""
+        if self.by is None:
+            return self.groups
+        return tuple(f"{columns[self.by]}={name}" for name in self.groups)
+
+    def _picture(self, results: Results, columns: tuple[str, ...]) -> Curve:
         times = results["times"]
         shown = np.unique(np.linspace(0, len(times) - 1, _DRAWN).round().astype(int))
         alive = _at(Estimate.of(results, "survival"), shown)
@@ -385,16 +389,22 @@ class Survival(Gaussian):
         else:
             places = times[shown]
         return Curve(
-            title,
+            f"Share still without the event: {columns[self.event]}",
             places,
-            replace(alive, axes=("", time), labels=(self.groups, ()), unit="share of the records"),
+            replace(
+                alive,
+                axes=("", columns[self.time]),
+                labels=(self._named(columns), ()),
+                unit="share of the records",
+            ),
             "A curve ends where too few are at risk for the noise. The inner band is a 95 % "
             "confidence interval (privacy noise only), the outer one includes sampling.",
             steps=True,
         )
 
-    def _group_table(self, results: Results, time: str, event: str) -> Table:
+    def _group_table(self, results: Results, columns: tuple[str, ...]) -> Table:
         """Return records, median and rate of each group."""
+        time, event = columns[self.time], columns[self.event]
         margin = float(results["records_half_width"][0])
         rows = [
             (
@@ -404,7 +414,7 @@ class Survival(Gaussian):
                 _or_unknown(number_of(results, "rate", g)),
                 _or_unknown(number_of(results, "rate_ratio", g - 1)) if g else "1",
             )
-            for g, name in enumerate(self.groups)
+            for g, name in enumerate(self._named(columns))
         ]
         last = 5 if len(self.groups) > 1 else 4
         headings = (
@@ -420,8 +430,9 @@ class Survival(Gaussian):
         )
         return Table("Groups", headings[:last], tuple(row[:last] for row in rows), note)
 
-    def _stated_table(self, results: Results, time: str, event: str) -> Table:
+    def _stated_table(self, results: Results, columns: tuple[str, ...]) -> Table:
         """Return the share without the event, and the restricted mean, at stated times."""
+        time, event = columns[self.time], columns[self.event]
         shares, means = (
             Estimate.of(results, name) for name in ("stated_survival", "restricted_mean")
         )
@@ -434,7 +445,7 @@ class Survival(Gaussian):
                 _or_unknown(shares[g, i]),
                 _or_unknown(means[g, i]),
             )
-            for g, name in enumerate(self.groups)
+            for g, name in enumerate(self._named(columns))
             for i, at in enumerate(self.at)
         )
         headings = (

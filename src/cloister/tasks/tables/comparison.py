@@ -324,7 +324,9 @@ def welch(groups: Groups) -> Tested:
     enough = many > 1
     k = np.where(enough, many, 2.0)
     statistic = between / (k - 1) / (1 + 2 * (k - 2) / (k**2 - 1) * lost)
-    df = (k**2 - 1) / (3 * lost)
+    # Noise of a known variance adds freedom, but never more than records without noise have.
+    most = np.maximum((groups.known * groups.sizes).sum(axis=0) - k, 1.0)
+    df = np.minimum((k**2 - 1) / (3 * lost), most)
     p = fdtrc(k - 1, df, statistic)
     # Readers compare it with the t of other software, which has the sign of the difference.
     if len(groups.means) == 2:

@@ -35,9 +35,10 @@ _TABLE = (
     "Digits follow the noise. {}No value is exact: the tables below have the intervals."
 )
 _COMPARED = (
-    "SMD: difference to {first}, over the root of the mean of both variances. p: {welch} for "
+    "SMD: difference to {by}={first}, over the root of the mean of both variances. p: {welch} for "
     "numbers, chi-squared test for categories, both with noise. "
 )
+_COUNTED = "Records are counted directly; Table 1 has them as parts of their group."
 _BALANCED = (-0.1, 0.1)  # usual limits of a standardised difference
 _HOLM = (
     "A p-value is the probability of a statistic at least this large, noise included, if groups "
@@ -149,7 +150,9 @@ def _journal(layout: Layout, results: Results) -> Table:
                 p = _p_values(results, "chi2", i) if layout.by else []
                 first = place == layout.shown(j)[0]
                 rows.append((f"{level}, n (%)", *texts, *gaps, *(p if first else [""] * len(p))))
-    compared = _COMPARED.format(first=layout.groups[0], welch=_WELCH[g > 2]) if layout.by else ""
+    compared = ""
+    if layout.by:
+        compared = _COMPARED.format(by=layout.by, first=layout.groups[0], welch=_WELCH[g > 2])
     title = f"Table 1: records by {layout.by}" if layout.by else "Table 1"
     return Table(title, ("", *layout.named, *smd, *tests), tuple(rows), _TABLE.format(compared))
 
@@ -170,8 +173,11 @@ def _rows_of_number(layout: Layout, results: Results, j: int) -> Iterator[tuple[
     """Yield the row of means and, if there is one, that of medians."""
     i, name, is_date = layout.numbers.index(j), layout.columns[j], j in layout.dates
     means, deviations = (_by_column(layout, results, key)[:, i] for key in ("mean", "deviation"))
+    # A deviation within its noise may have any size, and 0 would look like equal records.
+    hidden = np.where(deviations.is_distinct, deviations.values, np.nan)
+    deviations = replace(deviations, values=hidden)
     texts = [
-        f"{mean} ({deviation})"
+        mean if mean == NOT_KNOWN else f"{mean} ({deviation})"
         for mean, deviation in zip(_texts(means, is_date), _texts(deviations), strict=True)
     ]
     more: list[Cell] = []
@@ -207,7 +213,8 @@ def _count(size: float, share: Estimate) -> str:
 def _texts(row: Estimate, is_date: bool = False) -> list[str]:
     """Return the numbers of a row as texts, all with the digits of the least certain one."""
     # One number of digits in a row, as journals print it.
-    values, margin = row.values.tolist(), max(map(_margin, row.cells()))
+    values = row.values.tolist()
+    margin = max((_margin(c) for c in row.cells() if isfinite(c.value)), default=np.nan)
     if is_date:
         return [str(nearest_day(value)) if isfinite(value) else NOT_KNOWN for value in values]
     return [_rounded(value, margin) if isfinite(value) else NOT_KNOWN for value in values]
@@ -272,14 +279,14 @@ def _groups(layout: Layout, results: Results) -> Iterator[Table]:
         note = f"{WITH_POPULATION} {OF_CUT}"
         yield Table("Numbers by group", headings, tuple(rows), note)
     if layout.factors:
-        shares = _by_column(layout, results, "shares")
+        counts, shares = (_by_column(layout, results, name) for name in ("counts", "shares"))
         cells = [
-            (f"{level}, {group}", shares[k, i])
+            (f"{level}, {group}", counts[k, i], shares[k, i])
             for i, level in enumerate(layout.levels)
             for k, group in enumerate(layout.named)
         ]
-        headings = ("category and group", "share of the group")
-        yield Table("Shares by group", headings, tuple(cells), WITH_POPULATION)
+        headings = ("category and group", "records", "share of the group")
+        yield Table("Shares by group", headings, tuple(cells), f"{WITH_POPULATION} {_COUNTED}")
 
 
 def _of_number(layout: Layout, results: Results, k: int, i: int) -> list[Estimate]:

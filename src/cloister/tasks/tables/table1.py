@@ -551,23 +551,33 @@ class Table1(Gaussian):
         group, of = columns[self.by[0]], self.groups
         parts: list[tuple[Cell, ...]] = []
         for i in clear[:SAID]:
-            if i < len(self.numbers) and len(of) == 2:
-                gap = number_of(results, "difference", i)
-                is_date = self.numbers[i] in self.dates
-                parts.append((f"{names[i]} by ", journal.in_years(gap, is_date)))
+            if len(of) == 2 and (gap := self._gap(results, i)):
+                parts.append((f"{names[i]}{gap[0]} ", gap[1]))
             else:
                 parts.append((f"{names[i]} (p {journal.p_text(p[i])})",))
-        whom = f"Groups of {group} differ"
+        parts.sort(key=len, reverse=True)  # numbers first, which the first screen shows
+        whom = f"Groups of {group} differ in "
         if len(of) == 2:
-            whom = f"{group}={of[1]} differs from {group}={of[0]}"
+            whom = f"{group}={of[1]} less {group}={of[0]}: "
         more = f", and {len(clear) - SAID} more" if len(clear) > SAID else ""
-        said: tuple[Cell, ...] = (f"{whom} in ", *listing(parts), f"{more}.")
+        said: tuple[Cell, ...] = (whom, *listing(parts), f"{more}.")
         return Summary(
             result=said if clear else f"No column is shown to differ between groups of {group}.",
             reliability=f"{len(clear)} of {len(p)} columns differ at 5 %, after Holm's correction, "
             f"noise included{f'; {unknown} are not known' if unknown else ''}.",
             one_record=True,
         )
+
+    def _gap(self, results: Results, i: int) -> tuple[str, Estimate] | None:
+        """Return the difference of means, or of the shares of the second of two categories."""
+        if i < len(self.numbers):
+            is_date = self.numbers[i] in self.dates
+            return "", journal.in_years(number_of(results, "difference", i), is_date)
+        j = self.factors[i - len(self.numbers)]
+        if len(self.categories[j]) != 2:
+            return None
+        place = self._starts[j] + 1
+        return f"={self.categories[j][1]}, share", number_of(results, "share_difference", place)
 
     def _first(self, results: Results, columns: tuple[str, ...]) -> tuple[Cell, ...]:
         """Return the means, or without numbers the shares, of the first columns."""

@@ -358,6 +358,9 @@ def test_budget_lines_or_their_absence_are_shown(result: Release, html: str) -> 
     assert "lifetime cap" in html
     assert "not charged to a ledger" not in html
     assert "not charged to a ledger" in render_report(result)
+    federated = render_report(result, in_process=False)
+    assert "not charged to a ledger" not in federated
+    assert "Each silo charged this job in its own ledger" in federated
 
 
 def test_who_saw_what_follows_the_profile_and_the_place(result: Release) -> None:
@@ -366,6 +369,11 @@ def test_who_saw_what_follows_the_profile_and_the_place(result: Release) -> None
     assert any("one process on one machine" in remark for remark in remarks)
     _, remarks = who_saw_what(result.plan, in_process=False)
     assert any("Do not give this report to the operator" in remark for remark in remarks)
+    three = job(silos=("a", "b", "c")).plan
+    pairwise = replace(three, profile="pairwise", collusion=1, min_silos=3)
+    parties, _ = who_saw_what(pairwise, in_process=False)
+    assert "noisy sum" not in parties.rows[1][1]
+    assert parties.rows[1][2] == "records, sums, results"
     alone = job(silos=("only",))
     parties, _ = who_saw_what(alone.plan, in_process=True)
     assert len(parties.rows) == 2

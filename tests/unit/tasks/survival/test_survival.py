@@ -13,6 +13,7 @@ import pytest
 from cloister import Budget, PlanError, Schema, make_plan, run_job
 from cloister.app.forecast import forecast_of, size_warnings
 from cloister.app.release import Release
+from cloister.app.report.notebook import release_frame
 from cloister.app.report.plots import alt_text, draw
 from cloister.app.text import as_table, cell_text
 from cloister.cli import main
@@ -186,18 +187,22 @@ def test_the_report_draws_curves_that_end_where_noise_takes_over() -> None:
     groups, stated, curve, test = result.plan.task.displays(result.results, result.plan.columns)
     assert isinstance(curve, Curve)
     assert curve.steps
-    assert curve.names == ("old", "new")
+    assert curve.names == ("drug=old", "drug=new")
     assert curve.places[0] == 0
     assert (curve.estimate.values[:, 0] == 1).all()
     assert np.isnan(curve.estimate.values).any()
     assert len(curve.places) <= 241
     table = as_table(curve)
-    assert table.headings == ("months", "old", "population 95 %", "new", "population 95 %")
+    wide = "population 95 %"
+    assert table.headings == ("months", "drug=old", wide, "drug=new", wide)
     assert "" in table.rows[-1]
     svg = draw(curve, "a")
     assert "old" in svg
     assert "nan" not in svg.lower().replace("xmlns", "")
-    assert "old, new" in alt_text(curve)
+    assert "drug=old, drug=new" in alt_text(curve)
+    keys = release_frame([groups, stated, curve, test]).index
+    assert keys.is_unique
+    assert (stated.title, f"drug=old, months {stated.rows[0][1]:g}", "share without died") in keys
     assert isinstance(groups, Table)
     assert len(groups.headings) == 5
     assert len(stated.rows) == 8

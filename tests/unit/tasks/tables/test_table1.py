@@ -181,6 +181,20 @@ def test_the_first_table_is_that_of_a_journal() -> None:
     assert "Student" in others[-1].note
 
 
+def test_a_deviation_within_its_noise_is_not_known() -> None:
+    plan = planned(schema_of(2), epsilon=0.1, n=1000, most_noise=50.0)
+    results = rerun(plan, encoded(plan, people(1000, arms=2)), np.random.default_rng(0))
+    assert results["deviation_low"].min() == 0
+    first, _, _, _, shares, *_ = plan.task.displays(results, plan.columns)
+    cells = [str(cell) for row in first.rows for cell in row[1:4] if "mean" in str(row[0])]
+    assert any(cell.endswith("(not known)") for cell in cells)
+    assert not any(cell.endswith("(0)") for cell in cells)
+    assert "difference to arm=control" in first.note
+    assert shares.headings == ("category and group", "records", "share of the group")
+    known = results["welch_df"][np.isfinite(results["welch_df"])]
+    assert (known <= max(results["group_counts"].sum() - 2, 1)).all()
+
+
 def test_digits_follow_the_noise() -> None:
     frame, schema = people(arms=2), schema_of(2)
     for epsilon, digits in ((0.5, 0), (50.0, 2)):
