@@ -53,7 +53,7 @@ class InTwoLayers(GeneralizedLinear):
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sums with the first layer in the second one, too."""
         total = super().contribute(t, state, records)
-        return total if t < LAST else np.maximum(total, self.to_silo_layer(t, "q", total))
+        return total if t < LAST else np.maximum(total, self.to_silo_layer(t, self.silos[1], total))
 
 
 def toy(
