@@ -72,6 +72,12 @@ class DPNaiveBayes(PrivateClassifier):
     smoothing: float = 1.0
     prepare: Sequence[tuple[str, Mapping[str, Any]]] | None = None
 
+    @classmethod
+    def _own_parameters(cls, result: Release) -> dict[str, Any] | None:
+        stored = super()._own_parameters(result)
+        # The task has 0 without columns of counts.
+        return stored and {**stored, "most_counts": stored["most_counts"] or None}
+
     def _keep(self, result: Release) -> None:
         """Set the fitted attributes; those of absent kinds of columns stay absent."""
         super()._keep(result)
