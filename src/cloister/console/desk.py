@@ -437,7 +437,7 @@ class _Columns:
         }
 
     def applied_settings(self) -> list[tuple[str, str]]:
-        """Return each file with settings of its own, and their text."""
+        """Return each file that has settings, and their text."""
         return [(name, _settings_text(own)) for name, own in self.settings.items()]
 
     @property

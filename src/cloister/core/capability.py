@@ -73,6 +73,7 @@ class Capability:
     command: str = ""
     python: tuple[str, ...] = ()
     question: Question | None = None
+    # Not derived from the types of options, since a text may also name a family or a method.
     names: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
 

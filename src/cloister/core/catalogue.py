@@ -52,6 +52,7 @@ _FOLLOWED = {
 }
 _GUESSED = ("pred", "prob", "score", "guess")
 
+# A row has the keys of `Capability`. It is data, so that a look-up imports no task.
 ROWS = {
     "apriori": {
         "task": "patterns.apriori:Apriori",
