@@ -673,7 +673,7 @@ def _shown(key: str, value: Any) -> str:
 
 
 def _together(proposals: Sequence[str], head: Mapping[str, Any]) -> bool:
-    """Return True if all proposals can hold at once: no field of a file would need two texts."""
+    """Return True if all proposals are compatible: no field of a file would need two texts."""
     found: dict[tuple[str, str, str], Any] = {}
     for key, column, value, files in map(json.loads, proposals):
         for file in files:
