@@ -151,7 +151,7 @@ VISITS = pd.DataFrame(X, columns=["x0", "x1", "x2"]).assign(
 @pytest.mark.usefixtures("without_noise")
 def test_a_schema_says_whose_records_a_model_of_others_is_measured_on() -> None:
     table = VISITS[TEST]
-    options: dict[str, Any] = {"epsilon": 1.0, "nominal_n": 1000}
+    options: dict[str, Any] = {"epsilon": 1.0, "nominal_n": 1000, "max_loss": 0.4}
     model = LogisticRegression().fit(VISITS[["x0", "x1", "x2"]][TRAIN], TWO[TRAIN])
     kept = (np.arange(3000) % 3 < 2)[TEST]
     exact = (model.predict(table[["x0", "x1", "x2"]]) == TWO[TEST])[kept]
@@ -186,7 +186,7 @@ def test_a_ledger_of_patients_takes_an_evaluation_by_patient_only() -> None:
     ledger.open_dataset("ward", cap=Budget(9.0, 1e-5), unit="patient")
     model = LogisticRegression().fit(VISITS[["x0", "x1", "x2"]][TRAIN], TWO[TRAIN])
     options: dict[str, Any] = {"epsilon": 1.0, "nominal_n": 1000, "ledger": ledger}
-    evaluate(model, VISITS, bounds=WARD, target="ill", **options)
+    evaluate(model, VISITS, bounds=WARD, target="ill", max_loss=0.4, **options)
     with pytest.raises(PlanError, match="unit"):
         evaluate(model, X, TWO, dataset="ward", **options)
     ledger.dispose()
@@ -200,7 +200,8 @@ def test_a_model_of_ours_is_measured_by_another_schema_of_its_columns() -> None:
     by_patient = Schema(dataset="ward", unit="patient", max_rows=1, columns=WARD.columns[:4])
     model = DPNaiveBayes(epsilon=9.0, bounds=plain, target="ill", nominal_n=1500)
     model.fit(VISITS[TRAIN])
-    found = evaluate(model, VISITS[TEST], bounds=by_patient, epsilon=1.0, nominal_n=500)
+    first: dict[str, Any] = {"epsilon": 1.0, "nominal_n": 500, "max_loss": 0.7}
+    found = evaluate(model, VISITS[TEST], bounds=by_patient, **first)
     assert (found.plan.unit, found.scored_by) == ("patient", "plan")
     assert found.confusion.sum() == 500
     with pytest.raises(PlanError, match="those of the schema"):
