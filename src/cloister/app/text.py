@@ -279,7 +279,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def legend_of(tables: Iterable[Table]) -> str:
-    """Return what brackets and question marks of tables mean; "" without any."""
+    """Return the legend of brackets and question marks of tables; "" without any."""
     texts = [cell_text(cell) for table in tables for row in table.rows for cell in row]
     notes = []
     if any(" ± " in text or text.endswith("]") for text in texts):

@@ -211,7 +211,7 @@ def _bars(display: Bars) -> Figure:
 
 
 def _bar_texts(display: Bars) -> list[str]:
-    """Return the numbers beside bars: those with sampling, if there are any."""
+    """Return the texts of bars: numbers with sampling, if there are any."""
     if not display.estimate.population:
         return [str(row[1]) for row in as_table(display).rows]
     cells = display.estimate.of_population.cells()
