@@ -215,7 +215,7 @@ def test_a_file_of_which_few_rows_can_be_used_is_said_to_its_owner_with_the_caus
     assert main(job) == (4 if cause else 0)
     said = capsys.readouterr()
     if cause is None:
-        assert "left out" not in said.err
+        assert "are left out" not in said.err
         return
     assert cause in said.err
     assert not Path("out").exists()
@@ -223,7 +223,7 @@ def test_a_file_of_which_few_rows_can_be_used_is_said_to_its_owner_with_the_caus
     said = capsys.readouterr()
     assert cause in said.err
     for written in (said.out, *(p.read_text() for p in Path("out").glob("*.[hj]*"))):
-        assert "left out" not in written  # the owner alone is told
+        assert "are left out" not in written  # the owner alone is told
 
 
 def test_an_empty_file_is_said_and_most_rows_are_not_enough(capsys: Said) -> None:

@@ -13,7 +13,7 @@ from cloister.app.job import make_plan
 from cloister.app.question import facts_of, question_of
 from cloister.cli import main
 from cloister.federation.settings import SiloSettings, load_role
-from cloister.federation.silo.decisions import Question, question
+from cloister.federation.silo.decisions import Question, question, who_decided
 from cloister.federation.silo.sections import job_before, lines_before, sections_of, since
 from cloister.federation.silo.site import Site
 from cloister.federation.silo.store import Job
@@ -136,3 +136,18 @@ def test_under_another_schema_nothing_is_compared(home: Home) -> None:
     assert asked.since is not None
     assert asked.since.sentence.startswith("Schema or code changed")
     assert not news(asked)
+
+
+@pytest.mark.parametrize(
+    ("state", "by", "said"),
+    [
+        ("waiting", "", ""),
+        ("declined", "owner", "decided by owner"),
+        ("approved", "standing rule", "decided by standing rule"),
+        ("cancelled", "owner", "approved by owner; ended by coordinator"),
+        ("failed", "coordinator", "ended by coordinator"),
+    ],
+)
+def test_it_is_said_who_approved_and_who_ended_a_job(state: str, by: str, said: str) -> None:
+    job = Job("a", "{}", {}, "2026-01-01", State(state), decided_by=by)
+    assert who_decided(job) == said

@@ -130,7 +130,7 @@ def _said(parts: str | tuple[Cell, ...]) -> str:
 
 
 def _marked(parts: str | tuple[Cell, ...]) -> str:
-    """Return the text, and what its intervals cover if sampling is part of them."""
+    """Return the text with a mark if sampling is part of its intervals."""
     numbers = [one for one in parts if isinstance(one, Estimate)]
     wide = [one for one in numbers if one.population is not None]
     of = "" if len(wide) == len(numbers) else " [ , ]"
