@@ -27,7 +27,7 @@ from cloister.core.display import (
 )
 from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
-from cloister.privacy.events import Event, NonPrivateEvent, holds
+from cloister.privacy.events import Event, HorizonEvent, NonPrivateEvent, holds
 from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
 from cloister.protocol.plan import Plan, noun_of
 
@@ -175,20 +175,29 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
         if plan.profile != "local"
         else f"One silo, {plan.silos[0]}. Nothing was sent to anybody.",
     )
+    counted = ("Which records count?", plan.counted())
     if plan.budget is None:
-        return (released, silos, ("What is guaranteed?", "Nothing. The released values are exact."))
+        return (
+            released,
+            silos,
+            counted,
+            ("What is guaranteed?", "Nothing. The released values are exact."),
+        )
     strength = strength_sentence(result.epsilon(), plan.budget.delta, plan.unit)
     # Each condition of the guarantee is added, so that the sentence alone is true.
     if result.noise == AGGREGATOR_NOISE:
         strength += " This holds if the aggregator really added the noise, which no silo can check."
     elif result.noise not in REAL_NOISE:
         strength = f"Not at all in this run, which had no real noise. With it: {strength}"
+    if isinstance(result.spent, HorizonEvent):
+        strength += f" This is for the releases of all {result.spent.periods} periods together."
     # The plan has only the events of the task, so a difference is the count before it.
-    if result.spent != plan.events():
+    elif result.spent != plan.events():
         strength += " The noisy count of all records that was bought first is part of this."
     return (
         released,
         silos,
+        counted,
         ("Who is protected?", f"The unit of privacy is {plan.unit_in_words()}."),
         ("How well?", strength),
         ("What does that mean?", attacker_sentence(result.spent, result.plan.unit)),
@@ -279,7 +288,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def legend_of(tables: Iterable[Table]) -> str:
-    """Return the legend of brackets and question marks of tables; "" without any."""
+    """Return the meaning of the brackets and question marks of tables; "" without any."""
     texts = [cell_text(cell) for table in tables for row in table.rows for cell in row]
     notes = []
     if any(" ± " in text or text.endswith("]") for text in texts):
@@ -357,8 +366,12 @@ def as_table(display: Display) -> Table:
             x, y = display.axes
             sizes = [] if display.sizes is None else [float(size) for size in display.sizes]
             points: tuple[tuple[str | float, ...], ...] = tuple(
-                (name, float(a), float(b), *sizes[i : i + 1])
-                for i, (name, (a, b)) in enumerate(zip(display.names, display.points, strict=True))
+                (
+                    name,
+                    *(day(x) if k in display.dates else float(x) for k, x in enumerate(point)),
+                    *sizes[i : i + 1],
+                )
+                for i, (name, point) in enumerate(zip(display.names, display.points, strict=True))
             )
             headings = ("", x or "x", y or "y", *(["size"] if sizes else []))
             return Table(display.title, headings, points, display.note)

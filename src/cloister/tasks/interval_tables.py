@@ -72,7 +72,7 @@ def bars_of(
 ) -> Bars:
     """Return a bar with its intervals for each cell; a cell without a number has a text.
 
-    By default, the note defines the errors that the intervals cover.
+    By default, the note names what the intervals cover.
     """
     arrays = tuple(
         np.array([getattr(cell, part, np.nan) for cell in cells])

@@ -39,7 +39,7 @@ class Contents:
     first : Shown, optional
         The picture of the first screen; `displays` are the others.
     uncharged : str
-        The ledgers with the charge, for a report without `budget_lines`.
+        The place of the charge, if there are no `budget_lines`.
     asked : pairs
         The facts of the question.
     question : str

@@ -211,7 +211,7 @@ def _bars(display: Bars) -> Figure:
 
 
 def _bar_texts(display: Bars) -> list[str]:
-    """Return the texts of bars: numbers with sampling, if there are any."""
+    """Return the numbers of bars: those with sampling, if there are any."""
     if not display.estimate.population:
         return [str(row[1]) for row in as_table(display).rows]
     cells = display.estimate.of_population.cells()
@@ -266,6 +266,8 @@ def _scatter(display: Scatter) -> Figure:
             fontsize=7 if crowded else 9,
         )
     axes.margins(0.18)
+    for axis in display.dates:
+        _write_days(axes, axis)
     _name_axes(axes, display.axes)
     if not display.axes[1] and not points[:, 1].any():
         axes.set_yticks([])
@@ -306,10 +308,16 @@ def _curve(display: Curve) -> Figure:
     if len(places) <= 20 and (places == np.rint(places)).all():
         axes.set_xticks(places, [f"{place:g}" for place in places])
     if display.dates:
-        axes.xaxis.set_major_formatter(lambda place, _: day(place))
-        axes.tick_params(axis="x", labelrotation=30)
+        _write_days(axes, 0)
     _name_axes(axes, display.axes)
     return figure
+
+
+def _write_days(axes: Axes, axis: int) -> None:
+    """Write the days of the years along the horizontal axis, 0, or the other."""
+    (axes.xaxis, axes.yaxis)[axis].set_major_formatter(lambda place, _: day(place))
+    if not axis:
+        axes.tick_params(axis="x", labelrotation=30)
 
 
 def _name_axes(axes: Axes, names: tuple[str, str]) -> None:

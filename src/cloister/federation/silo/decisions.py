@@ -76,7 +76,7 @@ class Question:
 
 
 def who_decided(job: Job) -> str:
-    """Return the party that approved, declined or ended a job; "" before a decision."""
+    """Return the party that approved, declined or ended a job; "" for nobody."""
     if job.state not in _ENDED_THERE:
         return f"decided by {job.decided_by}" if job.decided_by else ""
     approved = "" if job.decided_by in ("", "coordinator") else f"approved by {job.decided_by}; "
