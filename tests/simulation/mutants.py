@@ -127,7 +127,7 @@ SILO = (
         _CLIENT + "_check_confirmations",
         "if len(agree) < self._quorum:",
         "if not agree:",
-        seed=46,
+        seed=6,
     ),
     Mutant(
         "a forged confirmation counts",
