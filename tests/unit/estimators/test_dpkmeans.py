@@ -291,7 +291,7 @@ def test_notebooks_show_released_numbers_only() -> None:
         "delta 1e-06",
         '<th scope="col">a</th>',
         "operating system",
-        "95 % confidence intervals (privacy noise only)",
+        "95 % confidence intervals. Intervals marked",
     ):
         assert shown in html
     assert "label" not in html

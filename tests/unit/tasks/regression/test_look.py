@@ -188,7 +188,7 @@ def test_an_estimator_looks_at_several_silos(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(DPGeneralizedLinearRegressor, "_new_noise", new_noise)
     silos = [t[:, :2] for t in wards(1, "confounded").values()]
     y = [t[:, 2] for t in wards(1, "confounded").values()]
-    about: dict[str, Any] = {"bounds": ([0, 20], [1, 80]), "target_bounds": (30, 70)}
+    about: dict[str, Any] = {"bounds": [(0, 1), (20, 80)], "target_bounds": (30, 70)}
     model = DPGeneralizedLinearRegressor(epsilon=1.0, nominal_n=16_000, **about)
     assert model.fit(silos, y).site_change_[0] < -1
     alone = model.fit(np.concatenate(silos), np.concatenate(y))
