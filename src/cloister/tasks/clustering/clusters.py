@@ -438,7 +438,7 @@ def records_left_out(results: Results, nominal_n: int) -> str:
 
 
 def movement(history: Sequence[Results], ranges: Floats) -> tuple[Table, ...]:
-    """Return a table of the released centres' moves in each round; empty without centres.
+    """Return a table of the released centres' moves in each round; none without known centres.
 
     `history` has the results before the first round and after each; `ranges` are those of the
     columns.
@@ -454,6 +454,8 @@ def movement(history: Sequence[Results], ranges: Floats) -> tuple[Table, ...]:
         for t, (before, after) in enumerate(pairwise(history))
         if (after["half_width"] < _WHOLE * ranges).any()  # earlier rounds have found no clusters
     )
+    if not rows:
+        return ()
     note = (
         "Share of a column's range, mean over centres and columns. If the last move is much larger "
         "than its margin of error, the rounds have not converged."
