@@ -223,7 +223,7 @@ def test_a_file_of_which_few_rows_can_be_used_is_said_to_its_owner_with_the_caus
     said = capsys.readouterr()
     assert cause in said.err
     for written in (said.out, *(p.read_text() for p in Path("out").glob("*.[hj]*"))):
-        assert "are left out" not in written  # the owner alone is told
+        assert "are left out" not in written  # only the owner sees it
 
 
 def test_an_empty_file_is_said_and_most_rows_are_not_enough(capsys: Said) -> None:

@@ -121,10 +121,17 @@ def test_a_silo_without_the_code_or_with_other_code_declines(
     with federation(tmp_path, tables(tmp_path), bin_rates=f"{other}:BinRates") as federated:
         federated.start()
         federated.wait_connected()
-        assert main(submit(federated)) == 0
-        job = json.loads(capsys.readouterr().out)["job"]
-        done = federated.wait_job(job)
-    assert done["state"] == "declined"
-    # All three would decline; the job ends with the first, which makes it impossible.
-    assert "at most 2 of 3 silos can still approve" in done["reason"]
-    assert "use the same code at every party" in done["reason"]
+        # The first decline ends a job, so each silo is asked alone.
+        for silo in SILOS:
+            federated.kill(silo)
+        for silo in SILOS:
+            federated.start(silo)
+            federated.wait_connected(silo)
+            assert main(submit(federated)) == 0
+            job = json.loads(capsys.readouterr().out)["job"]
+            done = federated.wait_job(job)
+            federated.kill(silo)
+            assert done["state"] == "declined"
+            assert [said["silo"] for said in done["decisions"]] == [silo]
+            assert "at most 2 of 3 silos can still approve" in done["reason"]
+            assert "use the same code at every party" in done["reason"]

@@ -302,7 +302,7 @@ def test_a_job_ends_as_soon_as_too_many_declined(make: Make) -> None:
     assert declined.reason.startswith("at most 1 of 3 silos can still approve, but the plan requ")
     assert "a: " not in declined.reason
     told = {silo for silo, of, status, _ in coordinator.streams.ends if of == other}
-    assert told == {*"abc"}, "a silo that is told releases what it reserved"
+    assert told == {*"abc"}, "these silos release their reservations"
     coordinator.streams.up = {"a", "b"}
     coordinator.jobs.shut_out("c", "the certificate of 'c' was revoked; enrol again.")
     assert "c: the certificate of 'c' was revoked" in coordinator.job(job).reason

@@ -52,7 +52,7 @@ _WHAT = {
     "sum + DP, and full MPC",
     "leaks": "attacks on open federated learning, exact secure computation and our releases, "
     "beside plans' bounds",
-    "trust": "counts and k-means at one epsilon, by who has to be trusted",
+    "trust": "counts and k-means at one epsilon, under four models of trust",
     "rules": "frequent itemsets that are found over silos, and what their intervals cover",
     "yardstick": "whether released numbers hold the textbook's answer, on public tables",
 }
