@@ -31,6 +31,7 @@ from cloister.privacy.events import Event, LaplaceEvent, NonPrivateEvent
 from cloister.privacy.noise import NoiseSource
 from cloister.protocol.task import Floats, Records
 from cloister.tasks.clustering.kmeans_init import sphere_packing
+from cloister.tasks.options import require_budget
 from cloister_lab.lloyd import lloyd
 
 _BLOCKS = 0.4  # power of the number of records that is the number of blocks, [MTSSC12]_
@@ -81,7 +82,7 @@ class Gupt:
             n_clusters=n_clusters,
             n_features=n_features,
             n_blocks=number_of_blocks(nominal_n),
-            noise_multiplier=laplace_noise_multiplier(_needed(budget, cls.name).epsilon),
+            noise_multiplier=laplace_noise_multiplier(require_budget(budget).epsilon),
             frac_bits=frac_bits,
             public_seed=public_seed,
         )
@@ -149,7 +150,7 @@ class SampleAggregate:
         public_seed: int = 0,
     ) -> Self:
         """Choose the number of blocks and the two constants of the noise [NRS07]_ (Lemma 2.7)."""
-        needed = _needed(budget, cls.name)
+        needed = require_budget(budget)
         if needed.delta == 0:
             raise PlanError(
                 f"delta must be above 0 for {cls.name!r}, got 0; its noise is Gaussian."
@@ -192,12 +193,6 @@ class SampleAggregate:
         steps = noise.draw("gaussian", sigma, len(middle)) / float(one)
         released: Floats = np.clip(middle + steps, -1.0, 1.0)
         return released.reshape(self.n_clusters, self.n_features)
-
-
-def _needed(budget: Budget | None, name: str) -> Budget:
-    if budget is None:
-        raise PlanError(f"budget must be given for {name!r}, got None.")
-    return budget
 
 
 def number_of_blocks(nominal_n: int) -> int:

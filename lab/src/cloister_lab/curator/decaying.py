@@ -16,7 +16,6 @@ from typing import ClassVar, Self
 import numpy as np
 
 from cloister.core.declared import Positive, Whole, declared
-from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import from_grid, round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import laplace_noise_multiplier
@@ -24,6 +23,7 @@ from cloister.privacy.events import ComposedEvent, Event, LaplaceEvent
 from cloister.privacy.noise import NoiseSource
 from cloister.protocol.task import Floats, NoisyBlock, Records
 from cloister.tasks.clustering.kmeans import MAX_ROUNDS, SuLloyd
+from cloister.tasks.options import require_budget
 
 
 @declared
@@ -64,12 +64,10 @@ class DecayingLloyd:
         public_seed: int = 0,
     ) -> Self:
         """Take the epsilon of the budget; delta is not spent."""
-        if budget is None:
-            raise PlanError(f"budget must be given for {cls.name!r}, got None.")
         return cls(
             n_clusters=n_clusters,
             n_features=n_features,
-            epsilon=budget.epsilon,
+            epsilon=require_budget(budget).epsilon,
             frac_bits=frac_bits,
             public_seed=public_seed,
         )

@@ -16,13 +16,13 @@ from typing import ClassVar, Self
 import numpy as np
 
 from cloister.core.declared import Positive, Whole, declared
-from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import laplace_noise_multiplier
 from cloister.privacy.events import ComposedEvent, Event, LaplaceEvent
 from cloister.privacy.noise import NoiseSource
 from cloister.protocol.task import Floats, Integers, Records
+from cloister.tasks.options import require_budget
 
 _POPULATION, _CHOSEN, _GENERATIONS = 200, 10, 8
 _COST_BITS = 8  # coordinates are cut to multiples of 2**-8 for the costs of candidates
@@ -73,13 +73,11 @@ class PrivGene:
         public_seed: int = 0,
     ) -> Self:
         """Give each choice the same epsilon; delta is not spent."""
-        if budget is None:
-            raise PlanError(f"budget must be given for {cls.name!r}, got None.")
         choices = _GENERATIONS * _CHOSEN + 1
         return cls(
             n_clusters=n_clusters,
             n_features=n_features,
-            noise_multiplier=laplace_noise_multiplier(budget.epsilon / choices),
+            noise_multiplier=laplace_noise_multiplier(require_budget(budget).epsilon / choices),
             frac_bits=frac_bits,
             public_seed=public_seed,
         )

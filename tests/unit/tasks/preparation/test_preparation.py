@@ -348,7 +348,7 @@ def test_the_first_sentence_of_standardise_has_the_mean_and_the_deviation() -> N
     said = present(result).result
     assert said.startswith(f"{result.plan.columns[0]} has the mean {mean:.2f} [")
     assert f"the deviation {deviation:.4f} [" in said
-    assert "; 2 columns are standardised." in said
+    assert said.endswith("; 2 columns are standardised. Intervals [ , ]: noise and sampling.")
 
 
 @pytest.mark.parametrize(("columns", "bits"), [(2, 10), (12, 8), (206, 6)])
