@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -18,6 +18,8 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicColumn
 
+SITE = "site"
+"""The name, in a formula or as strata, of the silo that holds a record."""
 _FEW = 20  # a message lists so many columns in full
 
 
@@ -43,6 +45,17 @@ def position(columns: Sequence[PublicColumn], name: str | None, role: str = "tar
             f"({', '.join(few)}), got {name!r}."
         )
     return names.index(name)
+
+
+def check_site(columns: Collection[str], silos: Sequence[str]) -> None:
+    """Raise PlanError if :data:`SITE` is the name of a column, or there is a single silo."""
+    if SITE in columns:
+        raise PlanError(
+            f"{SITE!r} is the silo of a record, so the schema must not have a column of this name; "
+            "rename the column."
+        )
+    if len(silos) < 2:
+        raise PlanError(f"{SITE!r} needs two or more silos, got {len(silos)}; remove it.")
 
 
 def categories_of(columns: Sequence[PublicColumn], name: str) -> tuple[str, ...]:
