@@ -47,6 +47,21 @@ def position(columns: Sequence[PublicColumn], name: str | None, role: str = "tar
     return names.index(name)
 
 
+def of_dates(
+    names: Sequence[str], columns: Sequence[str], dates: Collection[int]
+) -> tuple[str, ...]:
+    """Return names of coefficients; that of a column of dates is a change per year."""
+    of = {columns[j] for j in dates}
+    return tuple(name + " (per year)" * (name in of) for name in names)
+
+
+def step_text(step: float, dated: bool) -> str:
+    """Return a change of a column as text; a column of dates has years."""
+    if not dated:
+        return f"{step:g}"
+    return "year" if step == 1 else f"{step:g} years"
+
+
 def check_site(columns: Collection[str], silos: Sequence[str]) -> None:
     """Raise PlanError if :data:`SITE` is the name of a column, or there is a single silo."""
     if SITE in columns:

@@ -139,6 +139,25 @@ def test_a_coefficient_of_a_date_is_a_change_per_year(task: str) -> None:
     assert "seen (per year)" in [row[0] for row in as_table(table).rows]
 
 
+@pytest.mark.parametrize(
+    ("task", "covariate"), [("cox", "seen, per year"), ("cox-approximate", "seen (per year)")]
+)
+def test_a_hazard_ratio_of_a_date_is_that_of_a_year(task: str, covariate: str) -> None:
+    """It has no days: a ratio is no date."""
+    columns = [{"name": "months", "type": "number", "min": 0, "max": 60}, *SCHEMA.columns]
+    schema = Schema(dataset="visits", unit="row", columns=columns)
+    options = {"time": "months", "event": "ill", "covariates": ("seen",), "nominal_events": 4000}
+    budget = Budget(4.0, 1e-6)
+    plan = make_plan(TASKS[task], schema, ["a"], budget=budget, nominal_n=9000, **options)
+    rng = np.random.default_rng(0)
+    seen, months = rng.uniform(2019, 2025, 9000), rng.uniform(1, 59, 9000)
+    rows = plan.grid.encode(np.column_stack([months, seen, rng.random(9000) < 0.5]))
+    shown = present(run_plan(plan, {"a": [rows]}, noise=SimulatedNoise(0)))
+    (row,) = as_table(shown.displays[0]).rows
+    assert row[0] == covariate
+    assert not cell_text(row[1]).startswith("20")
+
+
 def test_a_sentence_counts_years() -> None:
     half_boxes = np.array([7.5, 50.0, 1.0])
     names, _ = effects_of(["seen", "weight", "intercept"], (0, 0), (0, 0), half_boxes, ["seen"])

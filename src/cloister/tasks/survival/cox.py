@@ -37,10 +37,10 @@ from cloister.protocol.task import (
     PublicFacts,
 )
 from cloister.tasks import significance
-from cloister.tasks.columns import SITE, check_site, codes, in_cache, position
+from cloister.tasks.columns import SITE, check_site, codes, in_cache, position, step_text
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
 from cloister.tasks.interval_tables import SAID, WITH_POPULATION, bars_of, listing
-from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
+from cloister.tasks.options import Dates, build_task, noise_multiplier_for, require_budget
 from cloister.tasks.population import sampled
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.survival import running
@@ -143,8 +143,9 @@ class Cox(Gaussian):
     frac_bits: int = 16
     sites: tuple[str, ...] = ()
     here: str = ""
+    dates: Dates = ()
 
-    later: ClassVar[tuple[str, ...]] = ("sites", "here")
+    later: ClassVar[tuple[str, ...]] = ("sites", "here", "dates")
 
     def __post_init__(self) -> None:
         by = () if self.strata is None else (self.strata,)
@@ -532,8 +533,11 @@ class Cox(Gaussian):
 
     @property
     def _labels(self) -> tuple[str, ...]:
-        units = zip(self.names, self._levels_of, self._readable_units, strict=True)
-        return tuple(name if n else f"{name}, per {unit:g}" for name, n, unit in units)
+        sizes = [max(n - 1, 1) for n in self.levels]
+        dated = np.repeat([j in self.dates for j in self.covariates], sizes)
+        steps = map(step_text, self._readable_units, dated)
+        each = zip(self.names, self._levels_of, steps, strict=True)
+        return tuple(name if n else f"{name}, per {step}" for name, n, step in each)
 
     def _readable(self, results: Results) -> dict[str, Estimate]:
         names = ("hazard_ratio", "hazard_ratio_early", "hazard_ratio_late")
