@@ -19,6 +19,7 @@ from cloister.core.dates import as_days, decimal_years, nearest_day
 from cloister.core.display import DATE, Curve, between
 from cloister.privacy.budget import Budget
 from cloister.tasks import TASKS
+from cloister.tasks.clustering.clusters import estimates_of
 from cloister.tasks.supervised.contrasts import effects_of
 from cloister.testing import SimulatedNoise
 
@@ -156,6 +157,23 @@ def test_a_hazard_ratio_of_a_date_is_that_of_a_year(task: str, covariate: str) -
     (row,) = as_table(shown.displays[0]).rows
     assert row[0] == covariate
     assert not cell_text(row[1]).startswith("20")
+
+
+def test_a_centre_that_is_not_determined_is_rounded_by_the_spread_of_its_column() -> None:
+    """One digit of a year would be the day 2000-01-01."""
+    centres = np.array([[2012.4, 33.6], [2021.8, 64.7]])
+    results = {
+        "centres": centres,
+        "low": centres - 0.3,
+        "high": centres + 0.3,
+        "sizes": np.array([900.0, 900.0]),
+        "size_half_width": np.array([20.0, 20.0]),
+        "verdict": np.zeros(2),
+    }
+    found, _ = estimates_of(results, ("seen", "age"))
+    assert found.values.tolist() == [[2012.0, 30.0], [2022.0, 60.0]]
+    results["centres"] = centres[:1].repeat(2, axis=0)
+    assert estimates_of(results, ("seen", "age"))[0].values[0].tolist() == [2012.4, 33.6]
 
 
 def test_a_sentence_counts_years() -> None:
