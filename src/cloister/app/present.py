@@ -139,7 +139,16 @@ def _marked(parts: str | tuple[Cell, ...]) -> str:
 
 def doubts_of(release: Release) -> tuple[str, ...]:
     """Return warnings of units with several records, of their number, and of a missing site."""
-    return (*_of_units(release), *_of_size(release), *site_warnings(release.plan))
+    general = (*_of_units(release), *_of_size(release), *site_warnings(release.plan))
+    return (*general, *_of_task(release))
+
+
+def _of_task(release: Release) -> Iterator[str]:
+    """Yield the warnings of a task with the optional member `doubts`."""
+    *_, last = pipeline_steps(release.plan.task)
+    doubts = getattr(last, "doubts", None)
+    if doubts:
+        yield from doubts(release.results, release.plan.columns)
 
 
 def _of_units(release: Release) -> Iterator[str]:

@@ -340,6 +340,8 @@ def _span(cell: Estimate) -> str:
     if cell.population is None:
         return ""
     *_, low, high = cell.numbers
+    if math.isnan(low) and not math.isnan(cell.value):
+        return NOT_KNOWN
     # A place inside gives the right digits; the text keeps what follows the value.
     inside = (low + high) / 2 if math.isfinite(low + high) else 0.0
     if math.isinf(low) and math.isinf(high):

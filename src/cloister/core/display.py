@@ -112,6 +112,8 @@ class Estimate:
         # An interval of no width is exact. One of nan holds no null, so a bare value has no mark.
         low, high = self.population or (self.low, self.high)
         within = np.logical_and(low <= self.null, self.null <= high)
+        if self.population is not None:  # if it is not known, nor is a difference
+            within = np.logical_or(within, np.isnan(low))
         return np.asarray((low == high) | np.logical_not(within))
 
     @property

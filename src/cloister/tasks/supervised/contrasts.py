@@ -127,16 +127,19 @@ def combination(
     middle : ndarray of shape (n_coefficients,), optional
         Coefficients at the centre of the intervals; by default `values`.
     """
-    centre = float(weights @ (values if middle is None else middle))
+    middle = values if middle is None else middle
+    used = np.flatnonzero(weights)  # others may be not known
+    weights, values, middle = weights[used], values[used], middle[used]
+    noise = noise[np.ix_(used, used)]
+    centre = float(weights @ middle)
     margin = INTERVAL_95["gaussian"] * sqrt(max(float(weights @ noise @ weights), 0.0))
     low, high = centre - margin, centre + margin
     # The intervals are exact around `middle`, from which `values` may be drawn to 0.
     value = min(max(float(weights @ values), low), high)
     if sampling is None:
         return between(value, low, high)
-    ends = population_interval(
-        np.array(value), np.array(low), np.array(high), float(weights @ sampling @ weights)
-    )
+    variance = float(weights @ sampling[np.ix_(used, used)] @ weights)
+    ends = population_interval(np.array(value), np.array(low), np.array(high), variance)
     return between(value, low, high, population=(float(ends[0]), float(ends[1])))
 
 

@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
-from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Positive, Range, declared
 from cloister.core.display import Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
@@ -105,6 +105,8 @@ _SPREAD_CATEGORY, _SPREAD_NUMBER, _SPREAD_CONSTANT = 1.0, 2.0, 5.0  # prior devi
 _NO_SHRINKAGE = 1e6  # times as much
 _SAMPLES = 256  # of normal margins
 _Z = INTERVAL_95["gaussian"]
+_DECIDED = 2.0  # times as large an error without the penalty: its curvature is that of records
+_NAMED = 5  # columns of a sentence
 
 
 Rounds = Annotated[int, Range(_FIRST + 1)]
@@ -688,6 +690,47 @@ class Logistic(Gaussian):
             sampling_root=roots[1],
         )
 
+    def _decided_by_penalty(self, now: _FitState) -> Flags:
+        """Return a flag for each weight that the penalty sets more than the records do.
+
+        To first order, the maximum of the likelihood alone is a step away. The flag is set if this
+        step is longer than the interval, or if the error of that maximum is much larger.
+        """
+        decided = np.zeros(now.weights.shape, dtype=bool)
+        if self._wide or not self.penalty:
+            return decided
+        fine_of = self.penalty * now.columns.scale**2 / self._divisor(now)
+        fine_of[-1] = 0.0
+        (outputs,) = self._parts(now)
+        basis = np.kron(outputs, self._sums_zero)
+        fine = np.diag(np.tile(self._sums_zero.T**2 @ fine_of, outputs.shape[1]))
+        more = np.zeros_like(fine)
+        if now.curvature.size:
+            more = self._system(symmetric(now.curvature))
+        system = self._curvature(now, now.weights, outputs, more)
+        alone = np.linalg.pinv(system, hermitian=True)
+        both = np.linalg.pinv(system + fine, hermitian=True)
+        turned = np.kron(outputs, self._frame.to_half_boxes(now.columns) @ self._sums_zero)
+        step = turned @ (alone @ fine @ (basis.T @ now.weights.ravel()))
+        freed, held = (np.diag(turned @ part @ turned.T) for part in (alone, both @ system @ both))
+        sampling = np.sqrt(np.maximum(held, 0.0))
+        interval = np.hypot(now.half_width.ravel(), _Z * sampling)
+        decided.ravel()[:] = (np.abs(step) > interval) | (np.sqrt(freed) > _DECIDED * sampling)
+        decided[:, -1] = False  # the constant has no penalty
+        return decided
+
+    def doubts(self, results: Results, columns: tuple[str, ...]) -> Iterator[str]:
+        """Yield a warning of coefficients that the penalty decides."""
+        places = np.flatnonzero((results["penalised"] > 0).any(axis=0))
+        if len(places):
+            named = ", ".join(self.names[j] for j in places[:_NAMED]) + ", ..." * (
+                len(places) > _NAMED
+            )
+            yield (
+                f"the penalty decides the coefficients of {named}, whose population intervals are "
+                "not known; set C to infinity, or give narrower bounds from public knowledge."
+            )
+
     def _divisor(self, now: _FitState) -> float:
         """Return the class weight that corresponds to 1."""
         if self.class_weight != "balanced":
@@ -720,7 +763,8 @@ class Logistic(Gaussian):
         ``..._population_low`` and ``..._population_high``, add sampling by the inverse of the
         released curvature, and are valid if the model is. ``covariance`` and
         ``sampling_covariance`` include all coefficients, output by output, the intercept last in
-        each. Very wide models have neither these nor population intervals.
+        each. ``penalised`` is 1 for coefficients that the penalty decides; what they have of
+        sampling is not known. Very wide models have neither these nor population intervals.
         """
         now = self._read(state)
         values = now.weights @ self._frame.to_data(now.columns).T
@@ -731,11 +775,12 @@ class Logistic(Gaussian):
         if not self._wide:
             units = np.tile(boxes, self._outputs)[:, None]
             noise, sampling = now.noise_root / units, now.sampling_root / units
-            covariances = {
-                "covariance": noise @ noise.T,
-                "sampling_covariance": sampling @ sampling.T,
-            }
+            covariances = {"covariance": noise @ noise.T}
+            penalised = self._decided_by_penalty(now)
+            sampling[penalised.ravel()] = np.nan
+            covariances["sampling_covariance"] = sampling @ sampling.T
             variance = (sampling**2).sum(axis=1).reshape(values.shape)
+            covariances["penalised"] = penalised[:, :-1].astype(np.float64)
         return {
             "grid_coef": now.weights @ self._frame.to_grid(now.columns).T,
             **covariances,
