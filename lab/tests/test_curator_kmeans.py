@@ -212,7 +212,7 @@ def test_the_same_records_under_another_name_are_noticed(ledger: Ledger) -> None
         ({"delta": 0.0}, "delta"),
         ({"bounds": None}, "bounds"),
         ({"bounds": "from data"}, "would leak"),
-        ({"bounds": ([0, 0, 0], [1, 1, 1])}, "2 numbers"),
+        ({"bounds": ([0, 0, 0], [1, 1, 1])}, "for 2 columns"),
         ({"n_clusters": 0}, "n_clusters"),
         ({"n_clusters": 2.5}, "n_clusters"),
         ({"nominal_n": 2}, "nominal_n"),
@@ -236,7 +236,7 @@ def test_a_mistake_is_told_before_anything_is_spent(
     change: dict[str, Any], match: str, nominal_n: int | None, ledger: Ledger
 ) -> None:
     options = {"nominal_n": nominal_n, "ledger": ledger, "dataset": "d", **change}
-    table = FRAME.assign(who="p") if "unit" in match else FRAME
+    table = FRAME.assign(who=np.arange(len(FRAME)) // 2) if "unit" in match else FRAME
     with pytest.raises(PlanError, match=match):
         model(**options).fit(table)
     assert ledger.spent("d") == 0

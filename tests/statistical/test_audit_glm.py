@@ -101,7 +101,8 @@ def test_an_audit_finds_a_twin_that_adds_too_much() -> None:
 def test_an_audit_finds_a_twin_that_fills_two_layers() -> None:
     options = {**GeneralizedLinear.example.options, "by_silo": True}
     found = audit_task(InTwoLayers, CLAIM, options=options, runs=40, words=100)
-    assert "sensitivity" in {finding.check for finding in found.findings if finding.alarms}
+    # At the states of honest jobs: the look fills its ball there.
+    assert "sizes" in {finding.check for finding in found.findings if finding.alarms}
 
 
 @pytest.mark.nightly
