@@ -79,7 +79,7 @@ _RUN = {
     "evaluate": (evaluate.units, evaluate.figures, 10, 120),
     "learning": (learning.units, learning.figures, 10, 20 * 60),
     "leaks": (leaks.units, leaks.figures, 50, 12 * 60),
-    "reconstruction": (reconstruction.units, reconstruction.figures, 5, 15 * 60),
+    "reconstruction": (reconstruction.units, reconstruction.figures, 15, 20 * 60),
     "trust": (trust.units, trust.figures, 5, 60),
     "rules": (rules.units, rules.figures, 10, 15 * 60),
     "yardstick": (yardstick.units, yardstick.figures, 45, 36 * 3600),
