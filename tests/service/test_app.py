@@ -606,7 +606,7 @@ JSON_VALUES = st.recursive(
 SOME_PLAN = json.loads(json.dumps(network_plan().to_dict()))
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=max(100, settings().max_examples), suppress_health_check=list(HealthCheck))
 @given(path=st.sampled_from([way for way in leaves(SOME_PLAN) if way]), value=JSON_VALUES)
 def test_a_plan_with_any_part_replaced_is_refused_or_sound(
     spoilt: TestClient, path: tuple[Any, ...], value: Any
