@@ -33,6 +33,14 @@ MARKS = {
 }
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no folder of which the gate selects nothing; `make collect` imports all."""
+    own = collection_path.relative_to(config.rootpath).parts
+    if config.option.markexpr == "not nightly" and not set(MARKS["nightly"]).isdisjoint(own):
+        return True
+    return None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark every test by its folder."""
     for item in items:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import median, quantiles
@@ -26,18 +27,24 @@ def lines(folder: str) -> int:
     return sum(len(path.read_text().splitlines()) for path in files(folder))
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return a source, parsed once for all counts."""
+    return ast.parse(path.read_text())
+
+
 def functions_of(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 def functions(folder: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [one for path in files(folder) for one in functions_of(ast.parse(path.read_text()))]
+    return [one for path in files(folder) for one in functions_of(tree_of(path))]
 
 
 def docstring_lines(folder: str) -> int:
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    nodes = (node for path in files(folder) for node in ast.walk(ast.parse(path.read_text())))
+    nodes = (node for path in files(folder) for node in ast.walk(tree_of(path)))
     texts = (node.body[0] for node in nodes if isinstance(node, kinds) and ast.get_docstring(node))
     return sum(text.end_lineno - text.lineno + 1 for text in texts)
 
@@ -60,7 +67,7 @@ def refusals(folder: str) -> int:
     for path in files(folder):
         source = path.read_text()
         made += source.count("PlanError(")
-        rules = [f for f in functions_of(ast.parse(source)) if "raise_first" in source]
+        rules = [f for f in functions_of(tree_of(path)) if "raise_first" in source]
         sentences = (f for f in rules if f.returns and ast.unparse(f.returns) == "Iterator[str]")
         made += sum(isinstance(node, ast.Yield) for f in sentences for node in ast.walk(f))
     return made
@@ -71,7 +78,7 @@ def normalised(path: Path) -> list[str]:
     source = path.read_text()
     imports = {
         line
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for line in range(node.lineno, node.end_lineno + 1)
     }
@@ -138,6 +145,7 @@ def table() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    width = max(map(len, table()))
-    for name, value in table().items():
+    found = table()
+    width = max(map(len, found))
+    for name, value in found.items():
         sys.stdout.write(f"{name:{width}}  {value}\n")

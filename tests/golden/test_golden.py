@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import pickle
 import re
-from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -57,28 +55,33 @@ def differences(text: str, other: str) -> list[str]:
     return found[:5]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def pictures_are_drawn_once() -> Iterator[None]:
-    """Two faces with the same numbers have the same pictures, which take most of the time."""
-    draw, drawn = plots.draw, {}
+@pytest.fixture
+def pictures_become_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each figure is made, and the first at each place becomes an image, which no file shows."""
+    inline, made = plots._inline, {}
 
-    def draw_once(display: Any, prefix: str) -> str:
-        key = pickle.dumps((display, prefix))
-        if key not in drawn:
-            drawn[key] = draw(display, prefix)
-        return drawn[key]
+    def inline_once(figure: Any, prefix: str) -> str:
+        if prefix not in made:
+            made[prefix] = inline(figure, prefix)
+        return made[prefix]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "draw", draw_once)
-        yield
+    monkeypatch.setattr(plots, "_inline", inline_once)
 
 
 @pytest.mark.filterwarnings("ignore")  # they are printed, and compared
+@pytest.mark.usefixtures("pictures_become_text_once")
 @pytest.mark.parametrize("name", TASKS)
 def test_every_face_of_a_task_is_as_it_was(name: str) -> None:
     stored = (HERE / "files" / f"{name}.txt").read_text(encoding="utf-8")
     found = differences(stored, faces.golden_text(name))
     assert not found, "\n".join(found)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TASKS)
+def test_every_picture_of_a_face_becomes_an_image(name: str) -> None:
+    assert faces.golden_text(name)
 
 
 def test_a_changed_number_and_a_changed_word_are_seen() -> None:

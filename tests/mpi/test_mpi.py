@@ -148,8 +148,18 @@ def test_each_silo_charges_its_own_ledger_and_is_refused_when_it_is_spent(ward: 
     assert "lifetime cap" in again.stderr
 
 
-@pytest.mark.parametrize("fault", ["raise", "die"])
-@pytest.mark.parametrize("starter", [("-m", "mpi4py"), ()], ids=["mpi4py", "bare"])
+MPI4PY, BARE = ("-m", "mpi4py"), ()
+
+
+@pytest.mark.parametrize(
+    ("fault", "starter"),
+    [
+        pytest.param("raise", MPI4PY, id="mpi4py-raise"),
+        pytest.param("die", BARE, id="bare-die"),
+        pytest.param("die", MPI4PY, id="mpi4py-die", marks=pytest.mark.nightly),
+        pytest.param("raise", BARE, id="bare-raise", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_rank_that_fails_ends_all_and_what_left_stays_charged(
     ward: Path, fault: str, starter: tuple[str, ...]
 ) -> None:
@@ -192,7 +202,10 @@ def test_a_file_that_is_not_there_ends_all_before_anything_is_reserved(ward: Pat
     assert not list(ward.rglob("*.db"))
 
 
-@pytest.mark.parametrize("number", [1, 3, 5])
+@pytest.mark.parametrize(
+    "number",
+    [1, pytest.param(3, marks=pytest.mark.nightly), pytest.param(5, marks=pytest.mark.nightly)],
+)
 def test_a_wrong_number_of_ranks_is_one_sentence(ward: Path, number: int) -> None:
     done = mpirun(ward, "-m", "mpi4py", "-m", "cloister", "run", *JOB, ranks=number)
     assert done.returncode == 3

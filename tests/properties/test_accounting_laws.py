@@ -43,7 +43,7 @@ gaussian_events = nested(gaussians)
 noisy_events = nested(mechanisms)
 all_events = nested(mechanisms | st.just(NonPrivateEvent()))
 
-exact = settings(max_examples=200, deadline=None)
+exact = settings(max_examples=max(60, settings().max_examples), deadline=None)
 numerical = settings(  # a privacy loss distribution takes tens of milliseconds
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

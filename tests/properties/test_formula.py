@@ -75,7 +75,7 @@ PLACES = st.sampled_from([Fraction(0), Fraction(1), Fraction(1, 2), Fraction(1, 
 
 
 @given(EXPRESSIONS, boxes(), st.lists(st.tuples(*[PLACES] * 3), min_size=1, max_size=8))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=max(150, settings().max_examples), deadline=None)
 def test_bounds_hold_for_every_record(
     expression: Expression,
     columns: dict[str, PublicColumn],
@@ -97,7 +97,7 @@ def test_bounds_hold_for_every_record(
 
 
 @given(EXPRESSIONS, boxes(), st.integers(0, 2**32))
-@settings(max_examples=200)
+@settings(max_examples=max(80, settings().max_examples))
 def test_a_column_of_a_design_never_leaves_its_bounds(
     expression: Expression, columns: dict[str, PublicColumn], seed: int
 ) -> None:
@@ -155,7 +155,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=20).map(" ".join) | st.lists(PIECES, max_size=20).map("".join))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=max(60, settings().max_examples), deadline=None)
 def test_any_text_gives_a_design_or_a_sentence(text: str) -> None:
     pytest.importorskip("formulaic")
     from cloister.tasks.regression.parse import parse_formula

@@ -623,7 +623,10 @@ def test_law_10_the_step_level_server_reaches_no_key_and_its_clients_no_noise(
 # --- 11 -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("table", "k", "repeats"), [("s1", 15, 80), ("adult", 3, 40)])
+@pytest.mark.parametrize(
+    ("table", "k", "repeats"),
+    [("s1", 15, 80), pytest.param("adult", 3, 40, marks=pytest.mark.nightly)],
+)
 def test_law_11_fastlloyd_is_no_worse_than_glloyd_and_sulloyd_at_epsilon_a_half(
     table: str, k: int, repeats: int, shared_data: Path
 ) -> None:

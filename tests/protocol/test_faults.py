@@ -410,7 +410,7 @@ places = st.frozensets(
 )
 
 
-@settings(max_examples=80)  # each is a whole job; the space of faults is large
+@settings(max_examples=2 * settings().max_examples)  # the space of faults is large
 @given(
     silos=st.integers(2, 5),
     lose_request=places,

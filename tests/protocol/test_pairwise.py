@@ -9,7 +9,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.app.in_process import InProcess
@@ -100,7 +100,6 @@ def run(
 EXCHANGES = SETUP + 2 * 3 + 1  # of a job of two rounds
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(2, 6), st.data())
 def test_whatever_silos_are_lost_and_when_the_sum_is_of_the_survivors_or_nothing_is_released(
     n: int, data: st.DataObject

@@ -19,7 +19,7 @@ from .mutants import MUTANTS, Mutant
 from .simulate import Failed, jobs_of, simulate
 from .world import Broken, Crash, Fuse, World
 
-GATE = 250  # jobs
+GATE = 100  # jobs
 NIGHTLY = int(os.environ.get("SIMULATION_JOBS", "20000"))
 PARTS = 10  # tests of the gate, so that a failure stops a tenth of the seeds
 
@@ -64,18 +64,27 @@ def test_a_seed_has_one_history() -> None:
 SIZES = {"pairwise": (60, 20, 128), "group": (48, 16, 106)}
 
 
+THIRDS = [
+    pytest.param(third, marks=[pytest.mark.nightly] if third else [], id=f"from-{third}")
+    for third in range(3)
+]
+
+
+@pytest.mark.parametrize("third", THIRDS)
 @pytest.mark.parametrize("profile", SIZES)
-def test_every_death_and_every_message_twice(profile: str) -> None:
+def test_every_death_and_every_message_twice(profile: str, third: int) -> None:
+    """In the gate every third death: before and after commits in turn, and all kinds of message."""
     plan = exhaustive.small_plan(profile)
     run = exhaustive.run(plan, Schedule())
     assert (run.messages, run.pairs, run.world.points) == SIZES[profile]
-    for dies in range(run.world.points):
+    for dies in range(third, run.world.points, 3):
         # Beside it the message that comes twice and the order change from one point to the next.
         exhaustive.run(plan, Schedule(dies * 7 % run.messages, dies % run.pairs, dies))
 
 
-def test_a_job_goes_on_without_a_silo_and_every_message_comes_twice() -> None:
-    exhaustive.drop_outs()
+@pytest.mark.parametrize("third", THIRDS)
+def test_a_job_goes_on_without_a_silo_and_every_message_comes_twice(third: int) -> None:
+    exhaustive.drop_outs(slice(third, None, 3))
 
 
 def test_a_job_goes_on_although_a_silo_lies() -> None:

@@ -95,7 +95,10 @@ PARTS = [
 ]
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=max(60, settings().max_examples),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     st.lists(st.sampled_from([*PARTS, "DELIMITER", "DELIMITER"]), max_size=40).map("".join),
     st.integers(1, 3),
@@ -141,7 +144,10 @@ class Slow:
         self._stream.close()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=max(30, settings().max_examples),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     st.lists(st.sampled_from(["1", ",", "\n", "\r", "\r\n", '"', '""', '","', '"\n']), max_size=40)
 )

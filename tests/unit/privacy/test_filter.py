@@ -443,7 +443,7 @@ def test_a_refusal_by_limits_that_do_not_suit_the_job_names_those_that_do(name: 
     ),
 )
 @settings(
-    max_examples=25,
+    max_examples=max(10, settings().max_examples // 2),  # each is up to 25 entries of a ledger
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],  # it sets the same each time
 )

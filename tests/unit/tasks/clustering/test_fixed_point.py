@@ -62,7 +62,8 @@ ROUND = [[0.0, 0.0]]
 
 
 def means(points: Floats, centres: Floats) -> Floats:
-    labels = ((points[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+    # A product of matrices: no table of all differences of points and centres.
+    labels = ((centres**2).sum(axis=1) - 2 * (points @ centres.T)).argmin(axis=1)
     return np.stack([points[labels == j].mean(axis=0) for j in range(len(centres))])
 
 

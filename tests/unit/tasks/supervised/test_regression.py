@@ -197,11 +197,19 @@ def test_products_are_drawn_to_zero_as_far_as_they_are_noise_but_within_a_catego
     assert found.noise_std == pytest.approx(3 * np.sqrt(kept))
 
 
+TUMOURS = (load_breast_cancer, 2, 150, 20.0, "newton-cholesky")
+FLOWERS = (load_iris, 3, 400, 12.0, "newton-cg")
+
+
 @pytest.mark.parametrize(
-    ("load", "k", "rounds", "clip", "solver"),
-    [(load_breast_cancer, 2, 150, 20.0, "newton-cholesky"), (load_iris, 3, 400, 12.0, "newton-cg")],
+    ("load", "k", "rounds", "clip", "solver", "weight"),
+    [
+        (*TUMOURS, "balanced"),
+        (*FLOWERS, None),
+        pytest.param(*TUMOURS, None, marks=pytest.mark.nightly),
+        pytest.param(*FLOWERS, "balanced", marks=pytest.mark.nightly),
+    ],
 )
-@pytest.mark.parametrize("weight", [None, "balanced"])
 def test_logistic_without_noise_is_scikit_learns(
     load: Any, k: int, rounds: int, clip: float, solver: Any, weight: Any
 ) -> None:
