@@ -192,7 +192,7 @@ def plan_warnings(plan: Plan, schema: Schema, *, sized: bool = True) -> tuple[st
     A plan that is not `sized`, made without a number of records, has no warning of its size.
     """
     sizes = size_warnings(plan) if sized else ()
-    others = *privacy_warnings(plan), *category_warnings(plan, schema)
+    others = *privacy_warnings(plan), *category_warnings(plan, schema), *fill_warnings(plan, schema)
     return (*sizes, *others, *site_warnings(plan))
 
 
@@ -216,6 +216,18 @@ def category_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:
     names = [column.name for column in used if len(column.categories) > 2]
     warning_of = getattr(plan.task, "category_warning", None)
     return (warning_of(names),) if warning_of and names else ()
+
+
+def fill_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:
+    """Return a warning of the columns whose missing cells count as a value of the schema."""
+    filled = [
+        f"{column.name} {column.filled}"
+        for column in schema.select(plan.columns).columns
+        if column.filled
+    ]
+    if not filled:
+        return ()
+    return (f"missing cells count as values: {', '.join(filled)}; results are of these, too.",)
 
 
 def site_warnings(plan: Plan) -> tuple[str, ...]:

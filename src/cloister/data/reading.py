@@ -34,7 +34,7 @@ LOCAL_NOTE = "local only: exact counts of the records, not a release"
 _LOOKED_AT = 1000  # cells per column and chunk that are searched, so that a report stays cheap
 _LOOKED_BEYOND = 100  # of those out of range, which may be many in a column that is clipped
 _SHOWN_WORDS = 5
-CLIPPED_SHARE = 0.05  # of the values of a column that may lie outside its bounds without a word
+CLIPPED_SHARE = 0.05  # of the values of a column that may be clipped or filled in without a word
 _FOOTER_ROWS = 5  # at the end, among which a line of totals is looked for
 _FOOTER_WIDTH = 2  # columns of a table in which a row with one cell may be a record
 _YES = frozenset(
@@ -173,8 +173,9 @@ class ReadingReport:
 
     @property
     def clips(self) -> tuple[str, ...]:
-        """Sentences for the owner on columns with many values that are clipped to their bounds."""
-        return tuple(filter(None, map(self._clip, self.columns)))
+        """Sentences for the owner on columns with many values that are clipped or filled in."""
+        pairs = ((self._clip(column), self._fill(column)) for column in self.columns)
+        return tuple(sentence for pair in pairs for sentence in pair if sentence)
 
     def _clip(self, column: ColumnReading) -> str:
         present = self.rows - self.bad_lines - column.missing - column.type_errors
@@ -190,6 +191,17 @@ class ReadingReport:
         return (
             f"Column {column.name!r} of {self.source}: {' and '.join(sides)} its bounds and are "
             "clipped to them; check its unit, or give wider bounds from public knowledge."
+        )
+
+    def _fill(self, column: ColumnReading) -> str:
+        absent = column.missing + column.type_errors + column.unknown
+        share = absent / max(self.rows - self.bad_lines, 1)
+        if not column.needed or column.drops[0] or share <= CLIPPED_SHARE:
+            return ""
+        return (
+            f"Column {column.name!r} of {self.source}: {share:.1%} of its cells are missing or "
+            "not understood, and count as the value of its rule 'missing'; results are of these "
+            "values, too."
         )
 
     @property

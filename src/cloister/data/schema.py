@@ -24,7 +24,7 @@ import numpy as np
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from cloister.core.dates import day_of, decimal_years
+from cloister.core.dates import day_of, decimal_years, nearest_day
 from cloister.core.errors import PlanError, choosing
 from cloister.core.files import toml_of
 from cloister.hazmat.fixedpoint import Contract, Grid
@@ -220,6 +220,15 @@ class Column(_Contract):
             return float(self.categories.index(self.missing))
         midpoint = (self.min + self.max) / 2
         return {"min": self.min, "max": self.max, "midpoint": midpoint}[self.missing]
+
+    @property
+    def filled(self) -> str:
+        """The text of `fill_value`, empty if the record is dropped."""
+        if math.isnan(self.fill_value):
+            return ""
+        if self.categories:
+            return self.categories[int(self.fill_value)]
+        return str(nearest_day(self.fill_value)) if self.type == "date" else f"{self.fill_value:g}"
 
     @property
     def public(self) -> PublicColumn:

@@ -291,3 +291,26 @@ def test_a_wanted_margin_that_cannot_be_is_refused(want: dict[str, float], said:
         make_plan(
             TASKS["count"], schema, ["a"], want=want, budget=Budget(1.0, 1e-6), nominal_n=1000
         )
+
+
+def test_a_plan_says_what_a_missing_cell_counts_as() -> None:
+    columns = [
+        {"name": "pay", "type": "number", "min": 0, "max": 15_000, "missing": "midpoint"},
+        {"name": "work", "type": "category", "categories": ["desk", "field"], "missing": "field"},
+        {
+            "name": "seen",
+            "type": "date",
+            "min": "2020-01-01",
+            "max": "2024-01-01",
+            "missing": "max",
+        },
+        {"name": "age", "type": "number", "min": 0, "max": 120},
+    ]
+    schema = Schema(dataset="pay", unit="row", columns=columns)
+    budget = Budget(1.0, 1e-6)
+    plan = make_plan(TASKS["statistics"], schema, ["a"], budget=budget, nominal_n=5000)
+    (said,) = (one for one in plan_warnings(plan, schema) if "missing cells" in one)
+    assert said == (
+        "missing cells count as values: pay 7500, work field, seen 2024-01-01; results are of "
+        "these, too."
+    )

@@ -348,3 +348,12 @@ def test_a_missing_cell_is_no_value_that_could_be_clipped() -> None:
     cells = [None] * 90 + [1.0] * 9 + [99.0]
     (sentence,) = check_file(pd.DataFrame({"age": cells}), schema(AGE)).clips
     assert "10.0% of its values are above" in sentence
+
+
+def test_the_owner_hears_of_many_cells_that_are_filled_in() -> None:
+    filled = {**AGE, "missing": "midpoint"}
+    of_few = pd.DataFrame({"age": [None] * 5 + [1.0] * 95})
+    assert check_file(of_few, schema(filled)).clips == ()
+    (sentence,) = check_file(pd.DataFrame({"age": [None] * 8 + [1.0] * 92}), schema(filled)).clips
+    assert "8.0% of its cells are missing or not understood, and count as the value" in sentence
+    assert check_file(pd.DataFrame({"age": [None] * 8 + [1.0] * 92}), schema(AGE)).clips == ()
