@@ -15,30 +15,28 @@
 
 # The words of the command, the program first.
 command_words <- function() {
-  words <- getOption("cloisterr.command")
-  if (is.null(words)) words <- Sys.getenv("CLOISTER_COMMAND", "cloister")
-  words
+  getOption("cloisterr.command", Sys.getenv("CLOISTER_COMMAND", "cloister"))
 }
 
-has_command <- function() {
-  all(nzchar(Sys.which(command_words()[1])))
-}
+INSTALL <- "install it with pip install \"cloister[formula]\", or set options(cloisterr.command = )."
+
+has_command <- function() nzchar(Sys.which(command_words()[1]))
 
 # Runs the command and returns its JSON document, with its text as an attribute.
 run_command <- function(words) {
   if (!has_command()) {
-    refuse(
-      "the command ", sQuote(command_words()[1], FALSE), " is not on the path; install it with ",
-      "pip install \"cloister[formula]\", or set options(cloisterr.command = )."
-    )
+    refuse("there is no command ", sQuote(command_words()[1], FALSE), "; ", INSTALL)
   }
   out <- tempfile("cloister-out")
   err <- tempfile("cloister-err")
   on.exit(unlink(c(out, err)))
   all <- c(command_words(), words, "--json")
-  status <- system2(all[1], shQuote(all[-1]), stdout = out, stderr = err)
+  status <- system2(all[1], shQuote(all[-1]), stdout = out, stderr = err, env = library_path())
   said <- read_lines(err)
-  if (status != 0) fail(said, status)
+  if (status != 0) {
+    said <- sub("^cloister: ", "", said[!grepl("^cloister: warning: ", said)])
+    refuse(paste(said, collapse = "\n"), status = as.integer(status))
+  }
   text <- paste(read_lines(out), collapse = "\n")
   document <- jsonlite::fromJSON(text, simplifyVector = FALSE)
   warnings <- unlist(document$warnings)
@@ -46,6 +44,15 @@ run_command <- function(words) {
   # The others count rows exactly: they are for the owner of the records alone.
   for (one in setdiff(sub("^cloister: (warning: )?", "", said), warnings)) message(one)
   structure(document, text = text)
+}
+
+# R adds folders of the system for itself, where another Python would find wrong libraries.
+library_path <- function() {
+  given <- Sys.getenv("LD_LIBRARY_PATH")
+  if (!nzchar(given)) return(character())
+  of_r <- function(folder) any(startsWith(folder, c(R.home(), "/usr/lib", "/lib")))
+  kept <- Filter(Negate(of_r), strsplit(given, ":", fixed = TRUE)[[1]])
+  paste0("LD_LIBRARY_PATH=", shQuote(paste(kept, collapse = ":")))
 }
 
 read_lines <- function(path) {
@@ -57,11 +64,6 @@ refuse <- function(..., status = NA_integer_) {
     class = c("cloister_error", "error", "condition"),
     list(message = paste0(...), call = NULL, status = status)
   ))
-}
-
-fail <- function(said, status) {
-  said <- said[!grepl("^cloister: warning: ", said)]
-  refuse(paste(sub("^cloister: ", "", said), collapse = "\n"), status = as.integer(status))
 }
 
 # Options of the command from arguments of R: `max_loss = 0.1` is "--max-loss 0.1".

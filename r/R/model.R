@@ -14,12 +14,12 @@
 #'   family of R with its canonical link (for `Gamma`, `"log"`).
 #' @param data Paths of files, or a named list of data frames: each is a silo.
 #' @param schema A [dp_schema()], or the path of one.
-#' @param epsilon,delta Privacy budget; `delta` is chosen by the number of records by default.
+#' @param epsilon Privacy budget.
 #' @param nominal_n Public number of records in all silos, from a contract or a report.
-#' @param cap_epsilon Lifetime cap of a data set that is new in the ledger.
-#' @param ledger Path of the ledger; that of the user by default.
 #' @param options List of further options of the task, such as `list(sandwich = TRUE)`.
-#' @param ... Further options of `cloister run` by name, such as `max_loss = 0.1`.
+#' @param ... Further options of `cloister run` by name: `delta`, `cap_epsilon` (lifetime cap of a
+#'   data set that is new in the ledger), `ledger` (its path), `max_loss = 0.1` (share of the rows
+#'   of a file that may be left out), or `out` (a folder that keeps report and model).
 #' @return An object of class `dp_glm`; see [coef.dp_glm()].
 #' @examples
 #' \dontrun{
@@ -31,12 +31,9 @@
 #' confint(fit)
 #' }
 #' @export
-dp_glm <- function(formula, family = "gaussian", data, schema, epsilon, nominal_n, delta = NULL,
-                   cap_epsilon = NULL, ledger = NULL, options = list(), ...) {
-  run <- list(
-    epsilon = epsilon, nominal_n = nominal_n, delta = delta, cap_epsilon = cap_epsilon,
-    ledger = ledger, ...
-  )
+dp_glm <- function(formula, family = "gaussian", data, schema, epsilon, nominal_n,
+                   options = list(), ...) {
+  run <- list(epsilon = epsilon, nominal_n = nominal_n, ...)
   done <- run_task(question_of(formula, family, options), data, schema, run)
   model_of(done$document, done$model, schema_of(schema), formula)
 }
@@ -83,7 +80,8 @@ fixed_formula <- function(formula) {
 mixed_of <- function(fit, formula) {
   mixed <- fit$document$random_intercept
   if (is.null(mixed)) refuse("a random intercept needs three silos or more.")
-  fit[names(mixed_parts)] <- coefficients_from(mixed)[names(mixed_parts)]
+  parts <- coefficients_from(mixed)
+  fit[names(parts)] <- parts
   fit$tau <- vapply(mixed[c("tau", "tau_low", "tau_high")], number_of, 0)
   fit$formula <- formula
   class(fit) <- c("dp_lmer", class(fit))
@@ -187,8 +185,6 @@ model_of <- function(document, model = NULL, schema = NULL, formula = NULL) {
   )
   structure(c(coefficients_from(written), facts), class = "dp_glm")
 }
-
-mixed_parts <- c(coefficients = NA, noise_cov = NA, sampling_cov = NA, reference = NA)
 
 # Coefficients as in R: the intercept first, reference categories apart, NA for what is not known.
 coefficients_from <- function(written) {

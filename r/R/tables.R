@@ -6,13 +6,9 @@
 #'   `value`, the interval of the noise `low` and `high`, and the interval with sampling
 #'   `population_low` and `population_high`. The attribute `document` is that of the command.
 #' @export
-dp_table1 <- function(by = NULL, data, schema, epsilon, nominal_n = NULL, delta = NULL,
-                      cap_epsilon = NULL, ledger = NULL, options = list(), ...) {
+dp_table1 <- function(by = NULL, data, schema, epsilon, nominal_n = NULL, options = list(), ...) {
   options <- c(if (!is.null(by)) list(by = by), options)
-  run <- list(
-    epsilon = epsilon, nominal_n = nominal_n, delta = delta, cap_epsilon = cap_epsilon,
-    ledger = ledger, ...
-  )
+  run <- list(epsilon = epsilon, nominal_n = nominal_n, ...)
   table_of(run_task(question_of("table1", options = options), data, schema, run))
 }
 
@@ -27,14 +23,10 @@ dp_table1 <- function(by = NULL, data, schema, epsilon, nominal_n = NULL, delta 
 #' @return As for [dp_table1()].
 #' @export
 dp_effect <- function(treatment, outcome, covariates, data, schema, epsilon, nominal_n,
-                      estimand = NULL, delta = NULL, cap_epsilon = NULL, ledger = NULL,
-                      options = list(), ...) {
+                      estimand = NULL, options = list(), ...) {
   named <- list(treatment = treatment, outcome = outcome, covariates = as.list(covariates))
   options <- c(named, if (!is.null(estimand)) list(estimand = estimand), options)
-  run <- list(
-    epsilon = epsilon, nominal_n = nominal_n, delta = delta, cap_epsilon = cap_epsilon,
-    ledger = ledger, ...
-  )
+  run <- list(epsilon = epsilon, nominal_n = nominal_n, ...)
   question <- question_of("treatment-effect", options = options)
   table_of(run_task(question, data, schema, run))
 }
@@ -56,7 +48,7 @@ print.dp_table <- function(x, digits = 4, ...) {
     cat(title, "\n", sep = "")
     rows <- x[x$table == title, setdiff(names(x), "table")]
     class(rows) <- "data.frame"
-    print(rows, digits = digits, row.names = FALSE, na.print = "")
+    print(rows, digits = digits, row.names = FALSE)
     cat("\n")
   }
   invisible(x)
