@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from cloister.cli import main
+from cloister.tasks.regression.formula import Formula
+from cloister.tasks.regression.parse import parse_formula
 
 HERE = Path(__file__).parent
 VECTORS = HERE.parents[1] / "r" / "tests" / "testthat" / "vectors"
@@ -52,6 +54,12 @@ def test_the_vectors_are_those_that_the_package_of_r_reads(name: str) -> None:
     matrix = np.array(of["noise_cov"], dtype=float)  # null is not a number
     assert (np.isfinite(np.diag(matrix)) == of["known"]).all()
     np.testing.assert_allclose(matrix, matrix.T, rtol=1e-6)
+
+
+@pytest.mark.skipif(not VECTORS.is_dir(), reason="the package of R is not in this copy")
+def test_the_formulas_that_the_package_of_r_writes_are_read() -> None:
+    for text in json.loads((VECTORS / "formulas.json").read_text()).values():
+        assert Formula.from_dict(parse_formula(text).to_dict()) == parse_formula(text)
 
 
 def test_a_run_writes_coefficients_if_its_task_has_them(

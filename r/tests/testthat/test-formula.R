@@ -1,22 +1,13 @@
 text <- function(formula) cloisterr:::formula_text(formula)
 
 test_that("formulas are written in the language of cloister", {
-  expect_equal(text(y ~ a * b - c), "y ~ a * b - c")
-  expect_equal(text(log(y) ~ (a + b)^2), "log(y) ~ (a + b) ** 2")
-  expect_equal(text(y ~ I(age^2 + 3 * (b - 2))), "y ~ I((age**2) + (3 * (b - 2)))")
-  expect_equal(text(y ~ I((a - b) - (c - d)) + a:b), "y ~ I((a - b) - (c - d)) + a:b")
-  expect_equal(text(y ~ I(-a / 0.1)), "y ~ I((-a) / 0.1)")
-  expect_equal(text(y ~ factor(arm) + site), "y ~ C(arm) + site")
-  expect_equal(text(y ~ `my col` + a.b + lambda), "y ~ `my col` + `a.b` + `lambda`")
-  expect_equal(text(y ~ offset(log(t))), "y ~ offset(log(t))")
+  vectors <- jsonlite::fromJSON(test_path("vectors", "formulas.json"))
+  for (formula in names(vectors)) {
+    expect_equal(text(stats::as.formula(formula)), vectors[[formula]])
+  }
 })
 
-test_that("a reference is that of Treatment", {
-  drug <- "y ~ C(arm, Treatment(\"drug\"))"
-  expect_equal(text(y ~ relevel(arm, "drug")), drug)
-  expect_equal(text(y ~ relevel(factor(arm), ref = "drug")), drug)
-  expect_equal(text(y ~ C(arm, Treatment("drug"))), drug)
-  expect_equal(text(y ~ C(arm, Treatment(2))), "y ~ C(arm, Treatment(2))")
+test_that("a category has the levels of the schema", {
   expect_error(text(y ~ C(arm, contr.sum)), "a category must be like")
   expect_error(text(y ~ factor(arm, levels = 1:3)), "a category must be like")
 })
@@ -24,8 +15,6 @@ test_that("a reference is that of Treatment", {
 test_that("knots and edges are public numbers", {
   knots <- c(40, 60)
   expect_equal(text(y ~ bs(age, knots = knots, degree = 2)), "y ~ bs(age, knots=[40, 60], degree=2)")
-  expect_equal(text(y ~ cut(age, edges = c(40, 65.5))), "y ~ cut(age, edges=[40, 65.5])")
-  expect_equal(text(y ~ cut(age, breaks = c(-Inf, 40, 65, Inf))), "y ~ cut(age, edges=[40, 65])")
   expect_error(text(y ~ cut(age, breaks = c(0, 40, 65))), "-Inf to Inf")
   expect_error(text(y ~ cut(age, 3)), "public edges")
   expect_error(text(y ~ bs(age, df = 4)), "public knots")
