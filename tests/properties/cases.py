@@ -290,9 +290,10 @@ DESIGNS |= family(
         "categories": {"covariates": ("treated", "stage")},
         "a number and strata": {"covariates": ("age",), "strata": "stage"},
         "two numbers": {"covariates": ("age", "weight")},
+        "silos": {"covariates": ("treated",), "strata": "site"},
     },
     {"time": "months", "event": "died"},
-    facts={"nominal_n": 50_000, "budget": Budget(2.0, 1e-7)},
+    facts={"nominal_n": 50_000, "budget": Budget(2.0, 1e-7), "silos": ("p", "q", "r")},
     rows=between_knots,
 )
 

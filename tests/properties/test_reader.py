@@ -205,7 +205,7 @@ FORMS: dict[str, Form] = {
 CHANGES_CELLS = {  # containers that give all cells one type before we see them
     "array": "NumPy gives all cells one type: text beside a text, complex beside a complex number",
 }
-STEP = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 7  # of the grid, in a change
+STEP = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 17  # of the grid, in a change
 
 
 def _objects(rows: list[list[Any]]) -> np.ndarray:

@@ -24,8 +24,8 @@ _LARGE_ODDS = 0.9  # an attacker's; 0.5 is a blind guess
 _CLEAR_SUM = 5.0  # least ratio of the sum of equal records to its noise
 WITHOUT_SITE = (
     "the model has no term for the silo. If silos differ both in a column and in the outcome, the "
-    "coefficient of this column includes the difference between silos; a formula of glm can have "
-    "the term site."
+    "coefficient of this column includes the difference between silos; a formula of glm, or the "
+    "strata of cox, can have the term site."
 )
 """The warning of a model of an outcome over several silos."""
 

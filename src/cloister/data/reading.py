@@ -34,7 +34,7 @@ LOCAL_NOTE = "local only: exact counts of the records, not a release"
 _LOOKED_AT = 1000  # cells per column and chunk that are searched, so that a report stays cheap
 _LOOKED_BEYOND = 100  # of those out of range, which may be many in a column that is clipped
 _SHOWN_WORDS = 5
-_CLIPPED_SHARE = 0.05  # of the values of a column that may lie outside its bounds without a word
+CLIPPED_SHARE = 0.05  # of the values of a column that may lie outside its bounds without a word
 _FOOTER_ROWS = 5  # at the end, among which a line of totals is looked for
 _FOOTER_WIDTH = 2  # columns of a table in which a row with one cell may be a record
 _YES = frozenset(
@@ -179,7 +179,7 @@ class ReadingReport:
     def _clip(self, column: ColumnReading) -> str:
         present = self.rows - self.bad_lines - column.missing - column.type_errors
         share = column.out_of_range / max(present, 1)
-        if not column.needed or column.drops[1] or share <= _CLIPPED_SHARE:
+        if not column.needed or column.drops[1] or share <= CLIPPED_SHARE:
             return ""
         below = column.out_of_range - column.above
         sides = [

@@ -49,6 +49,15 @@ _OF_COLUMNS = frozenset(
     {"target", "group", "time", "event", "by", "covariates", "offset", "exposure", "weights"}
 )
 """Parameters that name columns, which a plan identifies by position."""
+_REASONS: Mapping[str, str] = {
+    "max_iter": "each round costs budget, so a plan fixes their number; where a method can have "
+    "another one, the parameter is rounds",
+    "tol": "a plan fixes the number of rounds, so no fit stops early",
+    "n_init": "each start would cost budget; there is one",
+    "n_jobs": "each silo sums its own records",
+    "warm_start": "each fit is a release with its own cost",
+}
+"""Why an estimator has no parameter of this name, as that of scikit-learn has."""
 
 
 def public_seed(random_state: Any) -> int:
@@ -120,6 +129,13 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
     dataset: str | None = None
     frac_bits: int = 16
     max_loss: float | None = None
+
+    def __new__(cls, *args: Any, **parameters: Any) -> Self:
+        """Raise TypeError with the reason for a parameter that only scikit-learn's has."""
+        for name in parameters.keys() & _REASONS.keys() - set(cls._get_param_names()):
+            raise TypeError(f"{cls.__name__} has no parameter {name!r}: {_REASONS[name]}.")
+        made: Self = super().__new__(cls)
+        return made
 
     def fit(self, X: Any, y: Any = None, **refused: Any) -> Self:
         """Release the task's results for the records.

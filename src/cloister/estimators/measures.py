@@ -15,6 +15,8 @@ from cloister.core.arrays import Floats
 from cloister.core.display import ENDS, Display, Estimate
 from cloister.core.errors import DataError, PlanError, PrivacyWarning, choosing
 from cloister.data import Labelled, as_silos, is_frame, read_floats
+from cloister.data.loss import warn_owner
+from cloister.data.reading import CLIPPED_SHARE
 from cloister.data.schema import Column, Schema
 from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
 from cloister.estimators.forest import best_class
@@ -41,6 +43,7 @@ from cloister.tasks.interval_tables import number_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from cloister.app.release import Release
     from cloister.privacy.ledger import Ledger
 
 _LOW, _HIGH = "_low", "_high"
@@ -278,7 +281,7 @@ def _evaluate_ours(
         )
     kind = Evaluation if isinstance(task, Classifier) else RegressionEvaluation
     released = model.result_.results
-    return Measures(release(kind, data, spending, model=task, released=released, **options))
+    return Measures(_released(kind, data, spending, model=task, released=released, **options))
 
 
 def _evaluate_other(
@@ -306,8 +309,26 @@ def _evaluate_other(
     if not predictors.by_record:
         _warn_assumed(model)
     names: dict[str, Any] = {"truth": schema.names[0], columns[1].name: schema.names[1]}
-    result = release(kind, data, spending, **names, **options)
+    result = _released(kind, data, spending, **names, **options)
     return Measures(result, "row code" if predictors.by_record else "assumed")
+
+
+def _released(
+    kind: type[Task], data: SiloData, spending: BudgetParameters, **options: Any
+) -> Release:
+    """Release measures; warn the owner if many residuals are clipped to a bound that was given."""
+    found = release(kind, data, spending, **options)
+    task = found.plan.task
+    if isinstance(task, RegressionEvaluation) and options.get("bound") is not None:
+        parts = (part for records in data.records.values() for part in records)
+        counts = [(task.clipped(part), len(part)) for part in parts]
+        share = sum(clipped for clipped, _ in counts) / max(sum(n for _, n in counts), 1)
+        if share > CLIPPED_SHARE:
+            warn_owner(
+                f"{share:.1%} of the residuals are clipped to the bound {task.bound:g}, so errors "
+                "are too small; give a larger bound from public knowledge."
+            )
+    return found
 
 
 def _warn_assumed(model: Any) -> None:

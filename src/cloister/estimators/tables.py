@@ -547,7 +547,9 @@ def scored_rows(model: Any, X: Any, y: Any = None, weight: Any = None) -> tuple[
     y is this column.
     """
     check_is_fitted(model)
-    values, names = _read_new(model, X, getattr(model.plan_.task, "target", None))
+    # A model of a curator has no plan, and no target.
+    task = model.plan_.task if hasattr(model, "plan_") else None
+    values, names = _read_new(model, X, getattr(task, "target", None))
     target = getattr(model, "target", None)
     if y is None and target is not None and is_frame(X) and target in header(X):
         y = X[target]

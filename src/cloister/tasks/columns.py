@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -18,6 +18,8 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicColumn
 
+SITE = "site"
+"""The name, in a formula or as strata, of the silo that holds a record."""
 _FEW = 20  # a message lists so many columns in full
 
 
@@ -43,6 +45,32 @@ def position(columns: Sequence[PublicColumn], name: str | None, role: str = "tar
             f"({', '.join(few)}), got {name!r}."
         )
     return names.index(name)
+
+
+def of_dates(
+    names: Sequence[str], columns: Sequence[str], dates: Collection[int]
+) -> tuple[str, ...]:
+    """Return names of coefficients; that of a column of dates is a change per year."""
+    of = {columns[j] for j in dates}
+    return tuple(name + " (per year)" * (name in of) for name in names)
+
+
+def step_text(step: float, dated: bool) -> str:
+    """Return a change of a column as text; a column of dates has years."""
+    if not dated:
+        return f"{step:g}"
+    return "year" if step == 1 else f"{step:g} years"
+
+
+def check_site(columns: Collection[str], silos: Sequence[str]) -> None:
+    """Raise PlanError if :data:`SITE` is the name of a column, or there is a single silo."""
+    if SITE in columns:
+        raise PlanError(
+            f"{SITE!r} is the silo of a record, so the schema must not have a column of this name; "
+            "rename the column."
+        )
+    if len(silos) < 2:
+        raise PlanError(f"{SITE!r} needs two or more silos, got {len(silos)}; remove it.")
 
 
 def categories_of(columns: Sequence[PublicColumn], name: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from cloister import (
     Baskets,
     Budget,
+    DPKMeans,
     DPLinearRegression,
     DPLogisticRegression,
     DPNaiveBayes,
@@ -218,3 +219,17 @@ def test_parameters_are_shared_and_stored_as_they_are_given() -> None:
         model = learner(kind)
         assert shared < set(model.get_params())
         assert vars(model).keys() == model.get_params().keys()
+
+
+# Parameters of scikit-learn -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("max_iter", "the parameter is rounds"), ("tol", "no fit stops early"), ("n_init", "budget")],
+)
+def test_a_parameter_that_only_scikit_learns_has_is_explained(name: str, said: str) -> None:
+    with pytest.raises(TypeError, match=f"DPKMeans has no parameter {name!r}: .*{said}"):
+        DPKMeans(2, epsilon=1.0, bounds=(0, 1), **{name: 5})
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        DPKMeans(2, epsilon=1.0, bounds=(0, 1), **{"k": 2})

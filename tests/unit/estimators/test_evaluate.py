@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -283,3 +284,18 @@ def test_a_measure_of_a_class_has_the_name_of_its_row() -> None:
     np.testing.assert_array_equal(values, frame["value"])
     with pytest.raises(KeyError, match=r"recall\[0\]"):
         found["recall"]
+
+
+def test_the_owner_hears_of_many_clipped_residuals() -> None:
+    """A small bound gives errors that are too small."""
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(0, 1, (1000, 2))
+    y = 100 * rows[:, 0] + rng.normal(0, 10, 1000)
+    given = {"target_bounds": (-60, 160), "epsilon": 1.0, "nominal_n": 1000}
+    model = LinearRegression().fit(rows, y)
+    said = r"[23]\d\.\d% of the residuals are clipped to the bound 10"
+    with pytest.warns(DataLossWarning, match=said):
+        evaluate(model, rows, y, bound=10, **given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataLossWarning)
+        evaluate(model, rows, y, bound=60, **given)

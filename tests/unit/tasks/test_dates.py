@@ -19,6 +19,7 @@ from cloister.core.dates import as_days, decimal_years, nearest_day
 from cloister.core.display import DATE, Curve, between
 from cloister.privacy.budget import Budget
 from cloister.tasks import TASKS
+from cloister.tasks.clustering.clusters import estimates_of
 from cloister.tasks.supervised.contrasts import effects_of
 from cloister.testing import SimulatedNoise
 
@@ -137,6 +138,42 @@ def test_a_coefficient_of_a_date_is_a_change_per_year(task: str) -> None:
     options = {"family": "binomial", "n_units": 2000} if task == "glm" else {}
     table = present(released(task, target="ill", **options)).displays[0]
     assert "seen (per year)" in [row[0] for row in as_table(table).rows]
+
+
+@pytest.mark.parametrize(
+    ("task", "covariate"), [("cox", "seen, per year"), ("cox-approximate", "seen (per year)")]
+)
+def test_a_hazard_ratio_of_a_date_is_that_of_a_year(task: str, covariate: str) -> None:
+    """It has no days: a ratio is no date."""
+    columns = [{"name": "months", "type": "number", "min": 0, "max": 60}, *SCHEMA.columns]
+    schema = Schema(dataset="visits", unit="row", columns=columns)
+    options = {"time": "months", "event": "ill", "covariates": ("seen",), "nominal_events": 4000}
+    budget = Budget(4.0, 1e-6)
+    plan = make_plan(TASKS[task], schema, ["a"], budget=budget, nominal_n=9000, **options)
+    rng = np.random.default_rng(0)
+    seen, months = rng.uniform(2019, 2025, 9000), rng.uniform(1, 59, 9000)
+    rows = plan.grid.encode(np.column_stack([months, seen, rng.random(9000) < 0.5]))
+    shown = present(run_plan(plan, {"a": [rows]}, noise=SimulatedNoise(0)))
+    (row,) = as_table(shown.displays[0]).rows
+    assert row[0] == covariate
+    assert not cell_text(row[1]).startswith("20")
+
+
+def test_a_centre_that_is_not_determined_is_rounded_by_the_spread_of_its_column() -> None:
+    """One digit of a year would be the day 2000-01-01."""
+    centres = np.array([[2012.4, 33.6], [2021.8, 64.7]])
+    results = {
+        "centres": centres,
+        "low": centres - 0.3,
+        "high": centres + 0.3,
+        "sizes": np.array([900.0, 900.0]),
+        "size_half_width": np.array([20.0, 20.0]),
+        "verdict": np.zeros(2),
+    }
+    found, _ = estimates_of(results, ("seen", "age"))
+    assert found.values.tolist() == [[2012.0, 30.0], [2022.0, 60.0]]
+    results["centres"] = centres[:1].repeat(2, axis=0)
+    assert estimates_of(results, ("seen", "age"))[0].values[0].tolist() == [2012.4, 33.6]
 
 
 def test_a_sentence_counts_years() -> None:

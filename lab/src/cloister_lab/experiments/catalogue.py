@@ -16,6 +16,7 @@ from cloister_lab.experiments import (
     leaks,
     learning,
     maxcover_figure,
+    reconstruction,
     rules,
     select_k,
     subcluster_figures,
@@ -52,6 +53,7 @@ _WHAT = {
     "sum + DP, and full MPC",
     "leaks": "attacks on open federated learning, exact secure computation and our releases, "
     "beside plans' bounds",
+    "reconstruction": "rows rebuilt from means and covariances: exact statistics, and our releases",
     "trust": "counts and k-means at one epsilon, under four models of trust",
     "rules": "frequent itemsets that are found over silos, and what their intervals cover",
     "yardstick": "whether released numbers hold the textbook's answer, on public tables",
@@ -77,9 +79,10 @@ _RUN = {
     "evaluate": (evaluate.units, evaluate.figures, 10, 120),
     "learning": (learning.units, learning.figures, 10, 20 * 60),
     "leaks": (leaks.units, leaks.figures, 50, 12 * 60),
+    "reconstruction": (reconstruction.units, reconstruction.figures, 5, 15 * 60),
     "trust": (trust.units, trust.figures, 5, 60),
     "rules": (rules.units, rules.figures, 10, 15 * 60),
-    "yardstick": (yardstick.units, yardstick.figures, 240, 36 * 3600),
+    "yardstick": (yardstick.units, yardstick.figures, 45, 36 * 3600),
 }
 """Units, figures, and about how many seconds the small and the full version take."""
 

@@ -26,6 +26,7 @@ from cloister_lab.experiments.records import STAMP, Cell, TidyRow, prose, write_
 from cloister_lab.experiments.run import Settings, Unit, command_of, units_of
 from cloister_lab.experiments.sweep import TASKS, Named, loaded, plan_for, tables
 from cloister_lab.tasks.lsh_tree import LSHTree
+from cloister_lab.tasks.one_round import OneRound
 
 ALLOWED = (0.93, 0.97)
 """What the coverage of intervals of nominal 95 % must lie between, over all data sets."""
@@ -33,6 +34,7 @@ ALLOWED = (0.93, 0.97)
 METHODS = (
     *("glloyd", "fastlloyd", "dpem", "feddp-init"),
     *("kmeans-guarantee-dp", "subcluster-dp", "lshtree", "balcan", "maxcover-histogram"),
+    "one-round",
 )
 """Private methods with Gaussian sums, but for `auto`: see :mod:`.verdicts`."""
 
@@ -159,6 +161,9 @@ def _last_interval(plan: Plan, records: Records, noise: NoiseSource) -> tuple[Gr
             if isinstance(task, LSHTree):  # of the leaves that noisy means put together
                 _, groups = task.group(state["leaves"], noisy["sums"])
                 exact = _on_grid(plan, task.measure(groups, quiet["sums"]))
+            elif isinstance(task, OneRound):  # of the cubes that noisy counts put together
+                parts = task.group(noisy["counts"])
+                exact = _on_grid(plan, task.measure(state, parts, quiet))
         state = after
     return state, exact
 

@@ -61,7 +61,8 @@ class OneRound(Centres):
     The published net is made anew from the noisy counts of its parents; here cubes of all levels
     are public, and counted in the same round. Add/remove one record: it is in one cube of each
     level. It adds a count there, and itself, which is inside the box. Which cubes make a cluster is
-    chosen from the noisy counts alone, so the noise of the sums does not bias the choice.
+    chosen from the noisy counts alone, so the noise of the sums does not bias the choice. Sizes are
+    of the counts that chose: some 90 % of their intervals hold.
     """
 
     name: ClassVar[str] = "one-round"
@@ -135,19 +136,28 @@ class OneRound(Centres):
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Group crowded cubes by their counts, and divide the sums of a group by its count."""
+        return self.measure(state, self.group(released["counts"]), released)
+
+    def group(self, released: NoisyBlock) -> Floats:
+        """Return how often each cube is added to each cluster, from noisy counts."""
         one = float(1 << COUNT_BITS)
-        counts, count_std = released["counts"].values / one, released["counts"].noise_std / one
-        crowd = self._tree.crowded(counts, count_std)
+        counts = released.values / one
+        crowd = self._tree.crowded(counts, released.noise_std / one)
         weights = crowd.weights(counts)
         chosen = local_search(crowd.middles, weights, self.n_clusters, public_seed=self.public_seed)
         gaps = ((crowd.middles[:, None] - crowd.middles[chosen]) ** 2).sum(axis=2)
-        parts = _parts(crowd, gaps.argmin(axis=1), self.n_clusters)
-        nodes = crowd.nodes[1:]
-        scale = float(1 << self.frac_bits)
-        sums = parts @ (released["sums"].values[nodes] / scale)
-        sizes = parts @ counts[nodes]
+        parts = np.zeros((self.n_clusters, self._tree.size))
+        parts[:, crowd.nodes[1:]] = _parts(crowd, gaps.argmin(axis=1), self.n_clusters)
+        return parts
+
+    def measure(self, state: GridState, parts: Floats, released: Mapping[str, NoisyBlock]) -> State:
+        """Return the mean of each group of cubes, with its interval."""
+        one, scale = float(1 << COUNT_BITS), float(1 << self.frac_bits)
+        sums = parts @ (released["sums"].values / scale)
+        sizes = parts @ (released["counts"].values / one)
         spread = np.sqrt((parts**2).sum(axis=1))  # noise of a group, in those of one cube
-        size_std, sum_std = spread * count_std, spread * released["sums"].noise_std / scale
+        size_std = spread * released["counts"].noise_std / one
+        sum_std = spread * released["sums"].noise_std / scale
         floor = np.maximum(1.0, size_std)
         low, high = ratio_interval(
             sums, sizes, sum_std=sum_std[:, None], count_std=size_std[:, None]

@@ -147,8 +147,8 @@ plans over ten public tables, at epsilon 0.5 to 16, intervals were 0.3 to 10 tim
 def estimates_of(results: Results, columns: tuple[str, ...]) -> tuple[Estimate, Estimate]:
     """Return centres and sizes with their intervals.
 
-    With verdicts, the intervals of the centres hold together, and a centre that is not
-    determined has one digit and no interval.
+    With verdicts, the intervals of the centres hold together. A centre that is not determined is
+    rounded to one digit of the column's spread, and has no interval.
     """
     names = tuple(f"cluster {j}" for j in range(len(results["centres"])))
     distinct_sizes = above_noise(results["sizes"], results["size_half_width"])
@@ -159,7 +159,7 @@ def estimates_of(results: Results, columns: tuple[str, ...]) -> tuple[Estimate, 
         low, high = all_at_once(centres, low, high)
         holds = results["verdict"][:, None] > 0
         low, high = (np.where(holds, end, np.nan) for end in (low, high))
-        centres = np.where(holds, centres, _one_digit(centres))
+        centres = np.where(holds, centres, _coarse(centres, results["low"], results["high"]))
     sizes = around(results["sizes"], results["size_half_width"], distinct=distinct_sizes)
     return (
         Estimate(centres, low, high, distinct=of_centres, labels=(names, columns)),
@@ -187,9 +187,12 @@ def all_at_once(centres: Floats, low: Floats, high: Floats) -> tuple[Floats, Flo
     )
 
 
-def _one_digit(values: Floats) -> Floats:
-    """Round values to their first digit."""
-    return np.array([float(f"{value:.0e}") for value in values.flat]).reshape(values.shape)
+def _coarse(centres: Floats, low: Floats, high: Floats) -> Floats:
+    """Round centres to the first digit of the spread of their column, intervals included."""
+    # A digit of the values themselves would move a year by centuries.
+    spread = np.maximum(np.ptp(centres, axis=0), (high - low).max(axis=0) / 2)
+    step = 10.0 ** np.floor(np.log10(np.maximum(spread, np.finfo(float).tiny)))
+    return np.asarray(np.round(centres / step) * step)
 
 
 def centre_displays(

@@ -113,16 +113,27 @@ class RegressionEvaluation(Evaluated):
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return six numbers of each record; with `silos`, in the first layer."""
-        # Clipped: the bound must hold for forged records, too.
-        y = np.clip(records[:, self.truth] / (1 << self.frac_bits), -1.0, 1.0)
-        truth = self.low + (y + 1) / 2 * (self.high - self.low)
+        y = self._target(records)
         # A prediction may be NaN, which a clip does not bound.
-        error = np.nan_to_num((self._predicted(records) - truth) / self.bound, nan=0.0)
-        error = np.clip(error, -1.0, 1.0)
+        error = np.clip(np.nan_to_num(self._errors(records), nan=0.0), -1.0, 1.0)
         absolute, squared, y_squared = (2 * x - 1 for x in (np.abs(error), error**2, y**2))
         payload = np.stack([np.ones(len(y)), error, absolute, squared, y, y_squared], axis=1)
         # No number exceeds one unit, which is a whole number, so none does after rounding.
         return (Rows.dense(np.rint(payload * (1 << COUNT_BITS)).astype(np.int64)),)
+
+    def clipped(self, records: Records) -> int:
+        """Return the number of records whose residual is clipped; for the owner alone."""
+        return int((np.abs(self._errors(records)) > 1).sum())
+
+    def _target(self, records: Records) -> Floats:
+        """Return the truth of records in its box ``[-1, 1]``."""
+        # Clipped: the bound must hold for forged records, too.
+        return np.asarray(np.clip(records[:, self.truth] / (1 << self.frac_bits), -1.0, 1.0))
+
+    def _errors(self, records: Records) -> Floats:
+        """Return residuals, as multiples of their bound."""
+        truth = self.low + (self._target(records) + 1) / 2 * (self.high - self.low)
+        return np.asarray((self._predicted(records) - truth) / self.bound)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sums of :meth:`rows`; with `silos`, in the first layer."""

@@ -18,6 +18,7 @@ from cloister.core.arrays import Floats, Integers, Records
 from cloister.core.declared import declarations, declared
 from cloister.core.errors import PlanError
 from cloister.protocol.task import PublicColumn
+from cloister.tasks.columns import SITE, check_site
 from cloister.tasks.regression.expressions import (
     CODES,
     MOST_POWER,
@@ -33,8 +34,6 @@ from cloister.tasks.regression.expressions import (
     values_of,
 )
 
-SITE = "site"
-"""The name in a formula of the silo that holds a record."""
 MOST_TERMS = 512
 """Largest number of terms of a formula, and of columns of its design."""
 _Kind = TypeVar("_Kind")
@@ -429,7 +428,7 @@ class _Expansion:
 
     def _category(self, name: str, reference: str) -> _Category:
         if name == SITE:
-            self._check_site()
+            check_site(self.columns, self.silos)
             code: Expression = ("site", self.silos)
             levels = self.silos
         else:
@@ -440,17 +439,6 @@ class _Expansion:
                 f"{reference[:50]!r}."
             )
         return _Category(name, code, levels, levels.index(reference) if reference else None)
-
-    def _check_site(self) -> None:
-        if SITE in self.columns:
-            raise PlanError(
-                f"{SITE!r} in a formula is the silo of a record, so the schema must not have a "
-                "column of this name; rename the column."
-            )
-        if len(self.silos) < 2:
-            raise PlanError(
-                f"{SITE!r} in a formula needs two or more silos, got {len(self.silos)}; remove it."
-            )
 
     def _spline(self, inner: Expression, knots: tuple[float, ...], degree: int) -> _Numbers:
         number, name = self.number(inner), label_of(inner)

@@ -26,7 +26,7 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import summed
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
-from cloister.tasks.columns import columns_of, in_cache, position
+from cloister.tasks.columns import columns_of, in_cache, of_dates, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Dates, Target, build_task, noise_multiplier_for
 from cloister.tasks.regression import report, sites
@@ -42,7 +42,6 @@ from cloister.tasks.supervised.contrasts import (
     Reference,
     check_references,
     chosen_references,
-    of_dates,
 )
 from cloister.tasks.supervised.target import Features, check_columns
 

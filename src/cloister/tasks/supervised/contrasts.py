@@ -17,9 +17,8 @@ from cloister.core.arrays import Floats
 from cloister.core.display import Bars, Estimate, Summary, around, between
 from cloister.core.errors import PlanError
 from cloister.protocol.task import INTERVAL_95, PublicColumn
-from cloister.tasks.columns import position
+from cloister.tasks.columns import position, step_text
 from cloister.tasks.interval_tables import SAID, listing
-from cloister.tasks.options import Dates
 from cloister.tasks.population import population_interval, sampled
 from cloister.tasks.significance import clear, how_sure
 
@@ -55,12 +54,6 @@ def coefficient_bars(
     return Bars(title, around(values[best], margins[best], labels=labels, unit=unit), note)
 
 
-def of_dates(names: Sequence[str], columns: Sequence[str], dates: Dates) -> tuple[str, ...]:
-    """Return names of coefficients; that of a column of dates is a change per year."""
-    of = {columns[j] for j in dates}
-    return tuple(name + " (per year)" * (name in of) for name in names)
-
-
 def effects_of(
     names: Sequence[str],
     levels: Sequence[int],
@@ -85,10 +78,7 @@ def effects_of(
         else:
             step = 10.0 ** floor(log10(half_boxes[place]))
             matrix[place] *= step
-            unit = f"{step:g}"
-            if names[place] in dates:
-                unit = "year" if step == 1 else f"{step:g} years"
-            texts.append(f"{names[place]} (per {unit})")
+            texts.append(f"{names[place]} (per {step_text(step, names[place] in dates)})")
     kept = np.flatnonzero(matrix[:-1].any(axis=1))
     return [texts[i] for i in kept], matrix[kept]
 

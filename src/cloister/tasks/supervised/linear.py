@@ -27,7 +27,7 @@ from cloister.core.declared import AtLeastZero, declared
 from cloister.core.display import Display, Estimate, Summary, Table
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import INTERVAL_95, Block, Gaussian, NoisyBlock, PublicFacts
-from cloister.tasks.columns import Encoding, position
+from cloister.tasks.columns import Encoding, of_dates, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import n_products, symmetric
 from cloister.tasks.options import Dates, Target, build_task
@@ -41,7 +41,6 @@ from cloister.tasks.supervised.contrasts import (
     combination,
     effects_of,
     effects_summary,
-    of_dates,
     to_reference,
 )
 from cloister.tasks.supervised.frame import (

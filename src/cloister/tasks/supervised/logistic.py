@@ -31,7 +31,7 @@ from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import INTERVAL_95, Block, Gaussian, NoisyBlock, PublicFacts
-from cloister.tasks.columns import Encoding, categories_of, codes, position
+from cloister.tasks.columns import Encoding, categories_of, codes, of_dates, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
 from cloister.tasks.moments import n_products, symmetric
@@ -47,7 +47,6 @@ from cloister.tasks.supervised.contrasts import (
     combination,
     effects_of,
     effects_summary,
-    of_dates,
     power_of,
     to_reference,
 )

@@ -37,10 +37,10 @@ from cloister.protocol.task import (
     PublicFacts,
 )
 from cloister.tasks import significance
-from cloister.tasks.columns import codes, in_cache, position
+from cloister.tasks.columns import SITE, check_site, codes, in_cache, position, step_text
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
 from cloister.tasks.interval_tables import SAID, WITH_POPULATION, bars_of, listing
-from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
+from cloister.tasks.options import Dates, build_task, noise_multiplier_for, require_budget
 from cloister.tasks.population import sampled
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.survival import running
@@ -84,6 +84,9 @@ class Cox(Gaussian):
         coefficient relative to the first.
     strata, n_strata : int or None, int
         Column of categories, each with a separate baseline hazard, and their number.
+    sites, here : tuple of str, str
+        The silos, if they are the strata, and the one that holds the records; the latter is no part
+        of a plan.
     names, units : tuple with an entry for each coefficient
         `units` is half of a column's range, or 1 for a category.
     tau : float
@@ -114,7 +117,7 @@ class Cox(Gaussian):
         event: Annotated[str, "boolean column: true if the event ended the follow-up"]
         covariates: Annotated[tuple[str, ...], "up to 3 columns; all others by default"] = ()
         strata: Annotated[
-            str | None, "column of categories, each with a separate baseline hazard"
+            str | None, "column of categories, or site, each with a separate baseline hazard"
         ] = None
         tau: Annotated[
             Positive | None, "public horizon, where all are censored; the largest time by default"
@@ -138,6 +141,11 @@ class Cox(Gaussian):
     strata: Annotated[int, Range(0)] | None = None
     n_strata: Whole = 1
     frac_bits: int = 16
+    sites: tuple[str, ...] = ()
+    here: str = ""
+    dates: Dates = ()
+
+    later: ClassVar[tuple[str, ...]] = ("sites", "here", "dates")
 
     def __post_init__(self) -> None:
         by = () if self.strata is None else (self.strata,)
@@ -165,6 +173,11 @@ class Cox(Gaussian):
                 f"more for a number, got {self.levels} and {self.n_strata} strata; join rare "
                 "categories, cut numbers into categories at public points, or make several plans."
             )
+        if self.sites and (self.strata is not None or len(self.sites) != self.n_strata):
+            raise PlanError(
+                f"sites must be the {self.n_strata} strata, without a column of strata, got "
+                f"{len(self.sites)}."
+            )
         assert len(self._horizon.ends)  # raises for a tau outside the bounds
 
     @classmethod
@@ -176,11 +189,19 @@ class Cox(Gaussian):
         taken = (options.time, options.event, options.strata)
         rest = [c.name for c in columns if c.name not in taken]
         at = [position(columns, name, "covariates") for name in options.covariates or rest]
-        by = None if options.strata is None else position(columns, options.strata, "strata")
-        if by is not None and not columns[by].levels:
-            raise PlanError(
-                f"strata must be a column of categories, got the numeric column {options.strata!r}."
-            )
+        by, n_strata = None, 1
+        sites: tuple[str, ...] = ()
+        if options.strata == SITE:
+            check_site(facts.names, facts.silos)
+            sites, n_strata = facts.silos, len(facts.silos)
+        elif options.strata is not None:
+            by = position(columns, options.strata, "strata")
+            n_strata = columns[by].levels
+            if not n_strata:
+                raise PlanError(
+                    "strata must be a column of categories or site, got the numeric column "
+                    f"{options.strata!r}."
+                )
         used = [columns[j] for j in at]
         names, units = coefficients_of(used)
         task = build_task(
@@ -198,7 +219,8 @@ class Cox(Gaussian):
             step=columns[time].step,
             tau=options.tau or columns[time].high,
             strata=by,
-            n_strata=1 if by is None else columns[by].levels,
+            n_strata=n_strata,
+            sites=sites,
             nominal_events=options.nominal_events or ceil(facts.nominal_n / 2),
         )
         if len(task._cells.numbers) > 1 and (
@@ -232,6 +254,12 @@ class Cox(Gaussian):
         )
 
     # Contributions --------------------------------------------------------------------------------
+
+    def at_silo(self, silo: str) -> Self:
+        """Return the task for the records of one silo."""
+        if silo not in self.sites:
+            raise PlanError(f"silo must be one of {', '.join(self.sites)}, got {silo!r}.")
+        return replace(self, here=silo)
 
     @cached_property
     def _cells(self) -> CovariateCells:
@@ -281,7 +309,9 @@ class Cox(Gaussian):
         split = np.zeros(len(self._cells.numbers), dtype=np.int64)
         for part in in_cache(records):
             times, event = part[:, self.time], part[:, self.event]
-            by = np.zeros(len(part), dtype=np.int64)
+            # A silo without a name is the first one: bounds of rows are equal at all.
+            site = self.sites.index(self.here) if self.here else 0
+            by = np.full(len(part), site, dtype=np.int64)
             if self.strata is not None:
                 by = codes(part[:, self.strata], self.n_strata, self.frac_bits)
             cells, shares, products = self._cells.shares(part[:, list(self.covariates)], by)
@@ -503,8 +533,11 @@ class Cox(Gaussian):
 
     @property
     def _labels(self) -> tuple[str, ...]:
-        units = zip(self.names, self._levels_of, self._readable_units, strict=True)
-        return tuple(name if n else f"{name}, per {unit:g}" for name, n, unit in units)
+        sizes = [max(n - 1, 1) for n in self.levels]
+        dated = np.repeat([j in self.dates for j in self.covariates], sizes)
+        steps = map(step_text, self._readable_units, dated)
+        each = zip(self.names, self._levels_of, steps, strict=True)
+        return tuple(name if n else f"{name}, per {step}" for name, n, step in each)
 
     def _readable(self, results: Results) -> dict[str, Estimate]:
         names = ("hazard_ratio", "hazard_ratio_early", "hazard_ratio_late")

@@ -50,10 +50,10 @@ from cloister.protocol.task import (
     Rows,
 )
 from cloister.tasks import significance
-from cloister.tasks.columns import codes, in_cache, position
+from cloister.tasks.columns import codes, in_cache, of_dates, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
 from cloister.tasks.interval_tables import LINES, SAID, WITH_POPULATION, bars_of, listing, number_of
-from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
+from cloister.tasks.options import Dates, build_task, noise_multiplier_for, require_budget
 from cloister.tasks.regression import report
 from cloister.tasks.regression.design import PLACES, SPREADS, Design, Placed, term_of
 from cloister.tasks.regression.engine import (
@@ -183,6 +183,9 @@ class CoxApproximate(Gaussian):
     cells: Annotated[int, Range(1, 1024)] = 128
     bins: Annotated[int, Range(2, 1024)] = 64
     frac_bits: int = 16
+    dates: Dates = ()
+
+    later: ClassVar[tuple[str, ...]] = ("dates",)
 
     def __post_init__(self) -> None:
         used, p = [self.time, self.event, *self.covariates], len(self.names)
@@ -579,8 +582,9 @@ class CoxApproximate(Gaussian):
         known, valid = np.isfinite(results["coef"]), results["far_values"] == 0
         shown = significance.clear(list(Estimate.of(results, "coef").cells()))
         places = [i for i in shown.tolist() if valid[i]]
+        names = of_dates(self.names, columns, self.dates)
         parts = listing(
-            (f"{self.names[i]} ", number_of(results, "hazard_ratio", i)) for i in places[:SAID]
+            (f"{names[i]} ", number_of(results, "hazard_ratio", i)) for i in places[:SAID]
         )
         unknown, invalid = len(known) - int(known.sum()), int((known & ~valid).sum())
         result: tuple[Cell, ...] = ("No approximate hazard ratio is shown to differ from 1.",)
@@ -611,7 +615,7 @@ class CoxApproximate(Gaussian):
                         number_of(results, "hazard_ratio", i) if known[i] else NOT_KNOWN,
                         str(marks[i]),
                     )
-                    for i, name in enumerate(self.names)
+                    for i, name in enumerate(of_dates(self.names, columns, self.dates))
                 ),
                 f"{_NOTE} {WITH_POPULATION} Above 1: the event comes sooner.",
             ),

@@ -11,13 +11,15 @@ import pandas as pd
 import pytest
 
 from cloister import Budget, DPCox, Schema, run_job
-from cloister.app.forecast import forecast_of
+from cloister.app.forecast import forecast_of, site_warnings
 from cloister.app.job import make_plan
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.errors import PlanError
 from cloister.data import read_source
 from cloister.data.schema import schema_of
+from cloister.federation.settings import PolicySettings
+from cloister.federation.silo.policy import Policy
 from cloister.protocol.task import PublicColumn
 from cloister.tasks.survival import efron
 from cloister.tasks.survival.covariate_cells import CovariateCells
@@ -205,6 +207,36 @@ def test_a_stratum_has_a_hazard_of_its_own() -> None:
     assert np.abs(errors(found, table, "treated")).max() > 1
     assert found.results["horizon"].shape == (4,)
     assert (found.results["horizon"][2:] == 0).all()  # nobody is in these strata
+
+
+def test_each_silo_can_be_a_stratum() -> None:
+    """The hazard of a silo is three times that of the other, which treats more."""
+    rng = np.random.default_rng(3)
+    table = patients(months=1.0)
+    late = rng.random(N) < 0.2 + 0.6 * table["treated"]
+    table["months"] = np.where(late, np.ceil(table["months"] / 3), table["months"])
+    silos = {"late": table[late], "soon": table[~late]}
+    found = released(silos, "treated", strata="site")
+    assert np.abs(errors(found, table, "treated", strata=late)).max() < 0.05
+    assert np.abs(errors(found, table, "treated")).max() > 1
+    assert found.results["horizon"].shape == (2,)
+    assert not site_warnings(found.plan)
+    for allowed in (True, False):
+        policy = Policy(PolicySettings(tasks=("cox",), allow_breakdown=allowed))
+        said = any("a breakdown by silo is not allowed" in s for s in policy._what(found.plan))
+        assert said is not allowed
+
+
+def test_silos_that_cannot_be_strata_are_refused() -> None:
+    table = patients(400)
+    with pytest.raises(PlanError, match="'site' needs two or more silos, got 1; remove it"):
+        released(table, "treated", strata="site")
+    task = released({"a": table, "b": table}, "treated", strata="site").plan.task
+    assert isinstance(task, Cox)
+    with pytest.raises(PlanError, match="silo must be one of a, b, got 'c'"):
+        task.at_silo("c")
+    with pytest.raises(PlanError, match="sites must be the 3 strata"):
+        replace(task, n_strata=3)
 
 
 def test_without_noise_the_population_interval_has_the_standard_error() -> None:

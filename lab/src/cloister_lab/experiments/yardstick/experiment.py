@@ -67,7 +67,7 @@ JUDGES: dict[str, Judge] = {
 """The judge of each task."""
 
 SIZES, EPSILONS = (400, 2000, 20_000), (0.5, 1.0, 4.0)
-SMALL_CELLS = ((2000, 1.0),)
+SMALL_CELLS, _SMALL_TABLES = ((2000, 1.0),), 2
 RUNS, SMALL_RUNS, RUNS_AGAIN = 100, 5, 400
 _CELL = ("task", "dataset", "records", "epsilon")
 
@@ -204,6 +204,8 @@ def units(settings: Settings) -> list[Unit]:
     """
     chosen = tables.chosen(settings.only)
     present = [table for table in chosen if not table.absent]
+    if not settings.full:
+        present = present[:_SMALL_TABLES]
     able = {task: judge for task, judge in JUDGES.items() if not judge.absent}
     reasons = [*(table.absent for table in chosen), *(judge.absent for judge in JUDGES.values())]
     lacking = [reason for reason in reasons if reason]
