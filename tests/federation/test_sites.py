@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from cloister.app.in_process import run_plan
 from cloister.app.job import make_plan
 from cloister.app.release import Release
+from cloister.cli import main
 from cloister.data import read_source
 from cloister.data.schema import schema_of
 from cloister.federation.local import LocalFederation
@@ -59,7 +61,9 @@ def plan_of(federation: LocalFederation, terms: str) -> Plan:
 
 @pytest.mark.parametrize("terms", ["treated + site", "treated"], ids=["a term", "a look"])
 @pytest.mark.parametrize("forbids", [(), ("south",)], ids=["all allow", "one forbids"])
-def test_a_job_with_the_hospital(forbids: tuple[str, ...], terms: str, tmp_path: Path) -> None:
+def test_a_job_with_the_hospital(
+    forbids: tuple[str, ...], terms: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = tables(tmp_path)
     policies: dict[str, dict[str, Any]] = {
         silo: {"tasks": ["glm"], "allow_breakdown": silo not in forbids, "min_other_silos": 1}
@@ -87,6 +91,12 @@ def test_a_job_with_the_hospital(forbids: tuple[str, ...], terms: str, tmp_path:
         assert shown["state"] == "done", shown
         federation.wait_results(job)
         found = Release.load(federation.results("east", job)).results
+        capsys.readouterr()
+        config = str(federation.config("east"))
+        assert main(["jobs", "result", job, "--config", config, "--json"]) == 0
+        read = json.loads(capsys.readouterr().out)["coefficients"]
+        assert read["coef"] == [*found["coef"], *found["intercept"]]
+        assert ("random_intercept" in read) == ("site" in terms)
     records = {silo: read_source(path, SCHEMA) for silo, path in files.items()}
     local = run_plan(plan, records, noise=ZeroNoise()).results
     assert found.keys() == local.keys()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from cloister.app.coefficients import coefficients_of
 from cloister.app.forecast import plan_warnings
 from cloister.app.release import Release, target_of
 from cloister.app.text import listed
@@ -156,7 +157,7 @@ def _result(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
         *(("vouched by", f"{silo} {known[silo]}") for silo in vouched.silos),
     )
     about = {"vouched": vouched.silos, "dissenting": dict(vouched.others)}
-    return {"job": plan.run_id, **about, **result.to_dict()}
+    return {"job": plan.run_id, **about, **result.to_dict(), **coefficients_of(result)}
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace, Connection, Output], dict[str, Any]]] = {

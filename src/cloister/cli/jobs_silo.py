@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from cloister.app.coefficients import coefficients_of
 from cloister.app.release import Release
 from cloister.app.report.page import About
 from cloister.app.text import warnings_of
@@ -184,6 +185,7 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]
         "epsilon": result.epsilon(),
         "columns": plan.columns,
         "results": results_with_reasons(result),
+        **coefficients_of(result),
         "survivors": result.survivors,
         "plan_digest": plan.digest.hex(),
         "files": {"model": path, "report": args.report},

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Unpack
 
+from cloister.app.coefficients import coefficients_of
 from cloister.app.files import prepare_folder, write_release
 from cloister.app.forecast import plan_warnings
 from cloister.app.payment import Charge
@@ -205,6 +206,7 @@ def _document(
         "noise": release.noise,
         "columns": plan.columns,
         "results": results_with_reasons(release),
+        **coefficients_of(release),
         "plan_digest": plan.digest.hex(),
         "files": files,
     }

@@ -56,6 +56,11 @@ class Family:
     alpha: float = 0.0
 
     @property
+    def link(self) -> str:
+        """Name of the function from a mean to its margin, as in R."""
+        return {"gaussian": "identity", "binomial": "logit"}.get(self.name, "log")
+
+    @property
     def linear(self) -> bool:
         """True if the margin is the mean, so that the curvature is that of least squares."""
         return self.name == "gaussian"

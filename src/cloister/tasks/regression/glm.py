@@ -468,6 +468,13 @@ class GeneralizedLinear(Gaussian):
             )
         return self.model.predicted(np.asarray(results["grid_coef"]), records)
 
+    def coefficients(self, results: Results, columns: tuple[str, ...]) -> dict[str, Any]:
+        """Return the coefficients with their covariances; see :func:`.report.coefficients_of`."""
+        names = of_dates(self.names, columns, self.dates)
+        model = {"family": self.family, "link": self.model.family.link}
+        found = report.coefficients_of(results, names)
+        return {**model, **found, **sites.coefficients_of(self, results, names)}
+
     def summary(
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
     ) -> Summary:

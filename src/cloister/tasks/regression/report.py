@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -187,6 +187,32 @@ class _Model(Protocol):
 def _cells(results: Results) -> list[Estimate]:
     of = (Estimate.of(results, name) for name in ("coef", "intercept"))
     return [cell for one in of for cell in one.cells()]
+
+
+def coefficients_of(results: Results, names: Sequence[str]) -> dict[str, Any]:
+    """Return the coefficients for programs in other languages, the intercept last.
+
+    Returns
+    -------
+    dict
+        ``names``, ``coef``, and ``known`` and ``reference``, true for a category to which others
+        are compared, have an entry for each coefficient. ``noise_cov`` and ``sampling_cov`` are
+        their covariances, in data units. ``n`` is the noisy number of units, with half the width
+        of its 95 % interval. ``residual_std`` is None but for least squares.
+    """
+    coef = np.concatenate([results["coef"], results["intercept"]])
+    residual = results.get("residual_std")
+    return {
+        "names": tuple(names),
+        "coef": coef,
+        "known": np.isfinite(coef),
+        "reference": np.append(results["reference"] == 1, False),
+        "noise_cov": results["covariance"],
+        "sampling_cov": results["sampling_covariance"],
+        "n": results["records"][0],
+        "n_half_width": results["records_half_width"][0],
+        "residual_std": None if residual is None else residual[0],
+    }
 
 
 def displays_of(

@@ -28,10 +28,10 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isqrt, nan, sqrt
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -316,13 +316,50 @@ def results_of(model: _Model, results: Results) -> Results:
         }
     if of_intercept is None or len(of_intercept) < FEWEST:
         return {}
-    slopes = [j for j in range(len(values) - 1) if not of_intercept[:, j].any()]
-    both = np.concatenate([np.eye(len(values))[slopes], of_intercept])
-    taken, noise, sampling = _taken(both, values, noise, sampling)
-    p = len(slopes)
-    found = random_intercept(taken[:p], taken[p:], noise, sampling)
+    found = _mixed(results, of_intercept)
     mixed = _estimate(found.coef, np.diag(found.noise), np.diag(found.sampling))
     return {**mixed.named("mixed_coef"), **_spread([found.silos])}
+
+
+def _mixed(results: Results, of_intercept: Floats) -> RandomIntercept:
+    """Return the model with a random intercept, from the matrix of the intercepts of silos."""
+    values = np.concatenate([results["coef"], results["intercept"]])
+    slopes = [j for j in range(len(values) - 1) if not of_intercept[:, j].any()]
+    both = np.concatenate([np.eye(len(values))[slopes], of_intercept])
+    taken, *covariances = _taken(
+        both, values, results["covariance"], results["sampling_covariance"]
+    )
+    return random_intercept(taken[: len(slopes)], taken[len(slopes) :], *covariances)
+
+
+def coefficients_of(
+    model: _Model, results: Results, names: Sequence[str]
+) -> dict[str, Mapping[str, Any]]:
+    """Return ``random_intercept``, the model of ``mixed_coef``; nothing without that.
+
+    Returns
+    -------
+    dict
+        Keys of :func:`.report.coefficients_of` for this model, the silos left out. ``tau`` is the
+        deviation between silos, with its interval of noise and sampling.
+    """
+    if "mixed_coef" not in results:
+        return {}
+    of_intercept = effects_of(model)[""]
+    found, tau = _mixed(results, of_intercept), number_of(results, "site_tau")
+    kept = [j for j in range(len(names)) if j == len(names) - 1 or not of_intercept[:, j].any()]
+    mixed = {
+        "names": tuple(names[j] for j in kept),
+        "coef": found.coef,
+        "known": np.isfinite(found.coef),
+        "reference": np.append(results["reference"] == 1, False)[kept],
+        "noise_cov": found.noise,
+        "sampling_cov": found.sampling,
+        "tau": tau.value,
+        "tau_low": tau.low,
+        "tau_high": tau.high,
+    }
+    return {"random_intercept": mixed}
 
 
 def _taken(

@@ -1,0 +1,4 @@
+library(testthat)
+library(cloisterr)
+
+test_check("cloisterr")

@@ -1,0 +1,85 @@
+test_that("options are those of the command", {
+  options_of <- cloisterr:::options_of
+  given <- list(max_loss = 0.1, silos = c("a", "b"), no = NULL, not_private = TRUE, f = FALSE)
+  expect_equal(
+    options_of(given), c("--max-loss", "0.1", "--silos", "a,b", "--not-private")
+  )
+  expect_equal(cloisterr:::number_text(c(15000, 1e5, 0.1, 1 / 3)),
+    c("15000", "100000", "0.1", "0.3333333333333333"))
+  expect_error(options_of(list(1)), "names")
+  settings <- cloisterr:::settings_of(list(a = TRUE, b = "x", c = list("u")))
+  expect_equal(settings, c("--set", "a=true", "--set", "b=\"x\"", "--set", "c=[\"u\"]"))
+})
+
+test_that("an absent command is an error that names the way", {
+  withr_options <- options(cloisterr.command = "no-such-cloister")
+  on.exit(options(withr_options))
+  expect_error(dp_schema(dataset = "d", x = c(0, 1)), "pip install", class = "cloister_error")
+})
+
+test_that("columns of a schema are read from R", {
+  table <- cloisterr:::column_table
+  expect_equal(table("x", c(0, 1.5))[3:6],
+    c("name = \"x\"", "type = \"number\"", "min = 0", "max = 1.5"))
+  expect_equal(table("x", c(0L, 9L))[4], "type = \"integer\"")
+  expect_equal(table("x", "boolean")[4], "type = \"boolean\"")
+  expect_equal(table("x", c("a", "b"))[5], "categories = [\"a\", \"b\"]")
+  expect_error(table("x", 1), "must be like")
+})
+
+test_that("data are files or named frames", {
+  expect_error(cloisterr:::files_of(list(data.frame(x = 1))), "named list")
+  found <- cloisterr:::files_of(list(a = data.frame(x = c(1, NA)), b = data.frame(x = TRUE)))
+  expect_equal(basename(found$paths), c("a.csv", "b.csv"))
+  expect_equal(readLines(found$paths[1]), c("\"x\"", "1", ""))
+  unlink(found$folder, recursive = TRUE)
+})
+
+test_that("three silos answer from schema to prediction", {
+  skip_without_command()
+  folder <- tempfile("clinic")
+  dir.create(folder)
+  on.exit(unlink(folder, recursive = TRUE))
+  ledger <- file.path(folder, "ledger.db")
+  silos <- list(north = clinic(1), east = clinic(2), south = clinic(3))
+  schema <- dp_schema(
+    dataset = "clinic", age = c(0, 120), arm = c("placebo", "drug"), pressure = c(50, 250),
+    ill = "boolean"
+  )
+  expect_match(schema$digest, "^[0-9a-f]{64}$")
+  plan <- dp_plan(pressure ~ age + arm + site, schema = schema, epsilon = 2, nominal_n = 4500)
+  expect_equal(plan$epsilon, 2)
+  expect_output(print(plan), "rounds   5")
+  fit <- dp_lmer(
+    pressure ~ age + arm + (1 | site), silos, schema,
+    epsilon = 2, nominal_n = 4500, ledger = ledger, cap_epsilon = 9
+  )
+  # Ten deviations: noise has no seed here.
+  expect_lt(abs(coef(fit)[["arm=drug"]] - 3), 10 * sqrt(vcov(fit)["arm=drug", "arm=drug"]))
+  one <- data.frame(age = c(50, NA), arm = "drug")
+  expect_equal(is.na(predict(fit, one, silo = "north")), c(FALSE, TRUE))
+  expect_error(predict(fit, one), "silo")
+  # A schema of another unit, and a budget that is spent.
+  refused <- tryCatch(
+    dp_glm(ill ~ age, binomial, silos, schema, epsilon = 20, nominal_n = 4500, ledger = ledger),
+    error = identity
+  )
+  expect_equal(refused$status, 5L)
+  table <- dp_table1("arm", silos, schema, epsilon = 1, nominal_n = 4500, ledger = ledger)
+  expect_true(all(c("table", "row", "value", "low") %in% names(table)))
+  expect_output(print(table), "Groups")
+})
+
+test_that("the effect of a treatment has a task", {
+  skip_without_command()
+  tasks <- cloisterr:::run_command("tasks")
+  skip_if_not("treatment-effect" %in% unlist(lapply(tasks$tasks, `[[`, "task")), "no such task yet")
+  silos <- list(north = clinic(1), east = clinic(2), south = clinic(3))
+  schema <- dp_schema(dataset = "c", age = c(0, 120), arm = c("placebo", "drug"), ill = "boolean")
+  ledger <- tempfile(fileext = ".db")
+  found <- dp_effect(
+    "arm", "ill", "age", silos, schema,
+    epsilon = 4, nominal_n = 4500, ledger = ledger, cap_epsilon = 9
+  )
+  expect_gt(nrow(found), 0)
+})
