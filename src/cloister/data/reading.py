@@ -111,8 +111,8 @@ class ColumnReading:
         ]
         cells = ", ".join(f"{count:,} {what}" for what, count in defects if count)
         return (
-            f"Column {self.name!r}: {cells}{rows}; leave the column out, or give it another "
-            "rule for such cells."
+            f"Column {self.name!r}: {cells}{rows}; leave the column out, or give it another rule "
+            "'missing' or 'out_of_range' in a schema."
         )
 
 

@@ -366,6 +366,13 @@ class Schema(_Contract):
         """Names of the columns, in order."""
         return tuple(column.name for column in self.columns)
 
+    def __getitem__(self, name: str) -> Column:
+        """Return a column; raise KeyError for another name."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(f"no column {name!r}; the schema has {', '.join(self.names)}")
+
     @property
     def headers(self) -> tuple[str, ...]:
         """Names of the columns in this silo's file."""

@@ -164,7 +164,9 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         self._fit(X, y, **refused)
         return self
 
-    def plan(self, X: Any = None, *, silos: int = 1) -> FitPlan:
+    def plan(
+        self, X: Any = None, *, silos: int = 1, want: Mapping[str, float] | None = None
+    ) -> FitPlan:
         """Return the cost, the expected error and the refusals of a fit, at no cost.
 
         Parameters
@@ -174,11 +176,14 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
             schema or of a mapping in `bounds`.
         silos : int >= 1
             Number of silos of the fit.
+        want : mapping of str to float, optional
+            Wanted half-widths by a name of `margins` or a column. The plan then has the least
+            epsilon that is expected to give them, in place of that of the estimator.
 
         Returns
         -------
         FitPlan
-            It prints as text; `margins` are the half-widths by name.
+            It prints as text; `margins` are the half-widths by name, and `cost` is the budget.
 
         Raises
         ------
@@ -200,7 +205,7 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         y: Any = [[]] * silos if has_labels else None
         data = model._read([empty] * silos, y, spending)
         task, options = model._task_of(model._options(data))
-        return plan_of_fit(task, data, spending, **options)
+        return plan_of_fit(task, data, spending, want, **options)
 
     def _empty(self, X: Any, spending: BudgetParameters) -> tuple[Any, bool]:
         """Return a table without rows, and True if a fit also needs labels."""

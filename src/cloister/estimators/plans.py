@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cloister.app.forecast import expected, forecast_of, plan_warnings
+from cloister.app.forecast import expected, forecast_of, plan_warnings, wanted_budget
 from cloister.app.text import attacker_sentence
 from cloister.core.arrays import Results
 from cloister.core.display import Table
@@ -73,11 +74,25 @@ class FitPlan:
 
 
 def plan_of_fit(
-    task: type[Task], data: SiloData, spending: BudgetParameters, **options: Any
+    task: type[Task],
+    data: SiloData,
+    spending: BudgetParameters,
+    want: Mapping[str, float] | None = None,
+    **options: Any,
 ) -> FitPlan:
-    """Return the plan of a fit on records with the contract of `data`; nothing is spent."""
+    """Return the plan of a fit on records with the contract of `data`; nothing is spent.
+
+    With `want`, the plan has the least epsilon for these half-widths.
+    """
     job = job_for(task, data, spending, options)
     sized = job.nominal_n is not None
+    if want:
+        if not sized or job.plan.budget is None:
+            raise PlanError("want needs nominal_n and a private task; give nominal_n.")
+        budget = wanted_budget(
+            lambda budget: replace(job, epsilon=budget.epsilon).plan, job.plan.budget.delta, want
+        )
+        job = replace(job, epsilon=budget.epsilon)
     warnings = plan_warnings(job.plan, job.schema, sized=sized)
     return FitPlan(job.plan, warnings, sized, _refusal(job.plan, spending))
 

@@ -19,6 +19,7 @@ from cloister import (
     DPLinearRegression,
     DPLogisticRegression,
     DPNaiveBayes,
+    DPStandardScaler,
     DPTable,
     Ledger,
     Schema,
@@ -128,6 +129,24 @@ def test_a_schema_is_proposed_from_names_and_types(form: Any) -> None:
         Schema.propose(table)
     assert "'ill'" not in str(error.value)
     assert "'x'" not in str(error.value)
+
+
+def test_a_plan_has_the_epsilon_for_a_wanted_error() -> None:
+    model = DPStandardScaler(epsilon=1.0, bounds={"age": (0, 100)}, nominal_n=5000)
+    found = model.plan(want={"age": 0.5})
+    assert found.cost is not None
+    assert found.cost.epsilon < 1
+    assert 0.45 < found.margins["mean_half_width"][0] <= 0.501
+    assert model.epsilon == 1.0
+    with pytest.raises(PlanError, match="want needs nominal_n"):
+        DPStandardScaler(epsilon=1.0, bounds={"age": (0, 100)}).plan(want={"age": 0.5})
+
+
+def test_a_schema_finds_a_column_by_name() -> None:
+    schema = Schema.propose(FRAME[["age"]], {"age": (0, 120)})
+    assert schema["age"].max == 120
+    with pytest.raises(KeyError, match="no column 'town'; the schema has age"):
+        schema["town"]
 
 
 def test_a_proposal_reads_no_value_and_no_list_of_categories(tmp_path: Path) -> None:
