@@ -335,7 +335,8 @@ def _warn_assumed(model: Any) -> None:
     kind = "not given" if isinstance(model, _Predictions) else f"a {type(model).__name__}"
     warnings.warn(
         f"model is {kind}, so it cannot be proven that its prediction of a record is a function of "
-        "that record alone; the guarantee assumes it.",
+        "that record alone; the guarantee assumes it. Such a model is called for each record; if "
+        "that is slow, give predictions or scores instead of the model.",
         PrivacyWarning,
         # The line of the user's call.
         stacklevel=4,
