@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
-from math import isqrt, prod, sqrt
+from math import isqrt, pi, prod, sqrt
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
@@ -86,6 +86,7 @@ _FIELDS = 3  # largest number of columns of a table
 _REFIT = 80  # iterations
 _PICTURES = 6
 _MOST_DRAWN = 50_000  # records for a picture
+_CLEARLY, _NAMED = 0.03, 5  # share of dependent records that a warning needs, and pairs it names
 
 
 NOT_PEOPLE = (
@@ -585,6 +586,26 @@ class Synthesise(Gaussian):
             "law.",
         )
 
+    def doubts(self, results: Results, columns: tuple[str, ...]) -> Iterator[str]:
+        """Yield a warning of pairs that depend on each other less in synthetic records."""
+        pairs = self._tables("pairs", results)
+        if not pairs or not len(results["law"]):
+            return
+        synthetic = self.draw(results, min(self.nominal_n, _MOST_DRAWN)).T
+        lost = [
+            " × ".join(columns[j] for j in table.columns)
+            for table in pairs
+            for released, kept in [_dependent_shares(table, synthetic)]
+            if released > max(_CLEARLY, _above_noise(table)) and kept < released / 2
+        ]
+        if lost:
+            more = f" and {len(lost) - _NAMED} more pairs" if len(lost) > _NAMED else ""
+            yield (
+                "synthetic records keep less than half of a dependence that the release shows: "
+                f"{', '.join(lost[:_NAMED])}{more}; raise epsilon, leave out columns, or give "
+                "edges with fewer bins."
+            )
+
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the measured tables, the dependence of pairs, and columns of synthetic records."""
         tables, pairs = self.measured(results), self._tables("pairs", results)
@@ -626,18 +647,33 @@ def _dependence(
     shares = np.zeros((len(columns), len(columns)))
     for table in pairs:
         a, b = table.columns
-        for place, values, s in (
-            ((a, b), table.values, table.noise),
-            ((b, a), table.count(synthetic).astype(np.float64), 0.0),
-        ):
-            # Half: a moved record changes two cells.
-            shares[place] = np.clip(excess(values, s) / (2 * max(values.sum(), 1.0)), 0.0, 1.0)
+        shares[a, b], shares[b, a] = _dependent_shares(table, synthetic)
     return Heatmap(
         "Dependence of pairs",
         bare(shares, labels=(columns, columns)),
         "The share of the records that would have to move for two columns to be independent: "
         "above the diagonal as released, less the mean of noise; below it in synthetic records.",
     )
+
+
+def _dependent_shares(table: NoisyTable, synthetic: Integers) -> tuple[float, float]:
+    """Return the share of records that margins do not explain: released, and synthetic."""
+    found = []
+    for values, s in (
+        (table.values, table.noise),
+        (table.count(synthetic).astype(np.float64), 0.0),
+    ):
+        # Half: a moved record changes two cells.
+        share = excess(values, s) / (2 * max(float(values.sum()), 1.0))
+        found.append(min(max(share, 0.0), 1.0))
+    return found[0], found[1]
+
+
+def _above_noise(table: NoisyTable) -> float:
+    """Return the share that noise alone exceeds in one of a thousand tables."""
+    # The absolute value of a normal variable has the variance 1 - 2 / pi.
+    deviation = table.noise * sqrt((1 - 2 / pi) * table.values.size)
+    return 3.1 * deviation / (2 * max(float(table.values.sum()), 1.0))
 
 
 def _columns(row: Sequence[float]) -> Clique:
