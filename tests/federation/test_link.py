@@ -192,9 +192,21 @@ def test_an_owner_checks_its_file_alone(folder: Path, capsys: pytest.CaptureFixt
         "places": 400,
         "no_key": 1,
         "repeated": 1,
+        "differing": 1,
         "beyond": 0,
         "incomplete": 0,
     }
+
+
+def test_a_check_warns_of_values_beyond_their_bounds(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pd.read_csv("cards.csv", dtype=str)
+    table["spent"] = table.spent.where(table.index >= 29, "101")
+    table.to_csv("cards.csv", index=False)
+    assert main(check("retailer")) == 0
+    said = capsys.readouterr()
+    assert "'spent' of table 'cards': 10.0% of its values are above its bounds" in said.err
 
 
 def test_a_check_that_finds_many_rows_lost_freezes_nothing(

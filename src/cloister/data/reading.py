@@ -121,6 +121,21 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def clip_sentence(name: str, source: str, present: int, below: int, above: int) -> str:
+    """Return a sentence on a column of so many values; empty if few are beyond its bounds."""
+    if below + above <= CLIPPED_SHARE * max(present, 1):
+        return ""
+    sides = [
+        f"{count / present:.1%} of its values are {side}"
+        for side, count in (("below", below), ("above", above))
+        if count
+    ]
+    return (
+        f"Column {name!r} of {source}: {' and '.join(sides)} its bounds and are "
+        "clipped to them; check its unit, or give wider bounds from public knowledge."
+    )
+
+
 @dataclass(frozen=True)
 class ReadingReport:
     """Exact counts of the records of a source: local only, not a release."""
@@ -178,20 +193,11 @@ class ReadingReport:
         return tuple(sentence for pair in pairs for sentence in pair if sentence)
 
     def _clip(self, column: ColumnReading) -> str:
-        present = self.rows - self.bad_lines - column.missing - column.type_errors
-        share = column.out_of_range / max(present, 1)
-        if not column.needed or column.drops[1] or share <= CLIPPED_SHARE:
+        if not column.needed or column.drops[1]:
             return ""
+        present = self.rows - self.bad_lines - column.missing - column.type_errors
         below = column.out_of_range - column.above
-        sides = [
-            f"{count / present:.1%} of its values are {side}"
-            for side, count in (("below", below), ("above", column.above))
-            if count
-        ]
-        return (
-            f"Column {column.name!r} of {self.source}: {' and '.join(sides)} its bounds and are "
-            "clipped to them; check its unit, or give wider bounds from public knowledge."
-        )
+        return clip_sentence(column.name, self.source, present, below, column.above)
 
     def _fill(self, column: ColumnReading) -> str:
         absent = column.missing + column.type_errors + column.unknown

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     # The owner's policy decides before a table is read.
     owner = settings if session.tables_of(args.name) else None
     account = _allowed(session, args.name, identity.fingerprint, owner) if owner else None
-    tables = tables_of(session, args.name, args.data, owner)
+    tables = tables_of(session, args.name, args.data, owner, out)
     _show(session, args.name, out)
     if owner is not None:
         require_frozen(session, tables, owner.keys)
@@ -193,9 +193,9 @@ def _count_labels(
 
 
 def tables_of(
-    session: Session, name: str, pairs: list[str], settings: SiloSettings | None
+    session: Session, name: str, pairs: list[str], settings: SiloSettings | None, out: Output
 ) -> dict[str, Words | Tagged]:
-    """Read a file for each of a party's tables, in their order."""
+    """Read a file for each of a party's tables, in their order; warn of clipped values."""
     from cloister.data.schema import Schema
     from cloister.shares.mpc.parties import words_of
 
@@ -208,7 +208,11 @@ def tables_of(
     # A program that joins tables by their keys reads them by the owner's schema.
     if own and settings and (prepare := getattr(session.program, "prepare", None)):
         schema = Schema.load(settings.schema_file)
-        return {table: prepare(table, Path(given[table]), schema) for table in own}
+        ready = {table: prepare(table, Path(given[table]), schema) for table in own}
+        for table, rows in ready.items():
+            for notice in rows.clips(table):
+                out.warn(notice)
+        return ready
     return {
         table: words_of(session.program, table, _read(Path(given[table]), len(shapes[table])))
         for table in own

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--data", action="append", default=[], metavar="TABLE=FILE", help="its table"
     )
-    lost = "share of the rows that may have no key or an unreadable cell (default: 0.05)"
+    lost = "share of the rows that may be left out (default: 0.05)"
     check.add_argument("--max-loss", type=float, metavar="SHARE", help=lost)
     compute.add_arguments(action("run", "take part in a session of linked tables", _run))
 
@@ -112,14 +112,16 @@ def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     if not session.tables_of(args.name):
         raise PlanError(f"--as must be one of {', '.join(session.owners.values())}.")
     settings = load_role(args.settings, SiloSettings)
+    tables = compute.tables_of(session, args.name, args.data, settings, out)
     document: dict[str, Any] = {"note": _LOCAL}
-    for table, ready in compute.tables_of(session, args.name, args.data, settings).items():
+    for table, ready in tables.items():
         assert isinstance(ready, Prepared)
         counts = {
             "persons": len(ready.keys),
             "places": ready.side.rows,
             "no_key": ready.no_key,
             "repeated": ready.repeated,
+            "differing": ready.differing,
             "beyond": ready.beyond,
             "incomplete": ready.incomplete,
         }

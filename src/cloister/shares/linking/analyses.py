@@ -230,7 +230,8 @@ class Means(Sums):
         s = self._spread(frame, budget, keys) / TOP**2
         column = frame.column(self.number)
         found = mean_interval(x, size, (curved + size) / 2, s**2, s**2)
-        middle, half = (column.high + column.low) / 2, (column.high - column.low) / 2
+        low, high = column.ends
+        middle, half = (high + low) / 2, (high - low) / 2
         placed = partial(_placed, axes=(self.by,), labels=(frame.levels(self.by),))
         return Answer(
             self.kind,
@@ -388,7 +389,7 @@ def _box(frame: Frame, names: Sequence[str]) -> tuple[Floats, Floats]:
     ends = [
         pair
         for column in map(frame.column, names)
-        for pair in [(0.0, 1.0)] * (len(column.categories) - 1) or [(column.low, column.high)]
+        for pair in [(0.0, 1.0)] * (len(column.categories) - 1) or [column.ends]
     ]
     low, high = np.array(ends).T
     return (high + low) / 2, (high - low) / 2

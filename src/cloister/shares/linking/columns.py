@@ -23,6 +23,7 @@ from cloister.core.errors import DataError, PlanError
 from cloister.core.randomness import os_bytes
 from cloister.data import read_cells, read_rows
 from cloister.data.loss import MAX_LOSS, check_max_loss
+from cloister.data.reading import clip_sentence
 from cloister.data.schema import Schema
 from cloister.data.units import one_unit, unit_names
 from cloister.hazmat.prg import join
@@ -41,7 +42,7 @@ class Column:
 
     name: Annotated[str, Length(1, 200)]
     low: float = 0.0
-    high: float = 1.0
+    high: Annotated[float | None, "public; a number must have it, a category has none"] = None
     bits: Literal[1, 2, 3, 4, 6, 12] = 12
     categories: Annotated[
         tuple[str, ...],
@@ -52,10 +53,23 @@ class Column:
     def __post_init__(self) -> None:
         if len(self.categories) == 1:
             raise PlanError(f"column {self.name!r} must have two categories or more, got 1.")
+        if self.categories:
+            return
+        # A default would clip any amount or age to it.
+        if self.high is None:
+            raise PlanError(
+                f"column {self.name!r} must have high, its largest public value, or categories."
+            )
         if not (self.low < self.high and isfinite(self.high - self.low)):
             raise PlanError(
                 f"column {self.name!r} must have low < high, got {self.low} and {self.high}."
             )
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The public range of a number, data units."""
+        assert self.high is not None, "a category has no range"
+        return self.low, self.high
 
     @property
     def width(self) -> int:
@@ -71,7 +85,8 @@ class Column:
         """Return numbers or codes as levels; numbers are clipped to the range."""
         if self.categories:
             return values.astype(np.uint64)
-        place = (np.clip(values, self.low, self.high) - self.low) / (self.high - self.low)
+        low, high = self.ends
+        place = (np.clip(values, low, high) - low) / (high - low)
         return np.rint(place * self.top).astype(np.uint64)
 
     def schema(self) -> dict[str, Any]:
@@ -80,7 +95,8 @@ class Column:
             return {"name": self.name, "type": "boolean"}
         if self.categories:
             return {"name": self.name, "type": "category", "categories": self.categories}
-        return {"name": self.name, "type": "number", "min": self.low, "max": self.high}
+        low, high = self.ends
+        return {"name": self.name, "type": "number", "min": low, "max": high}
 
 
 @dataclass(frozen=True)
@@ -158,6 +174,10 @@ class Prepared:
     no_key, repeated, beyond, incomplete : int
         Rows left out: without a key, after the first of a key, of a further key of one unit, with a
         cell that the schema drops. Exact counts, for the owner alone.
+    differing : int
+        Repeated rows with other values than the first one of their key, whose order thus decides.
+    outside : sequence of (below, above)
+        Values of each column that are clipped, of the kept rows.
     """
 
     side: Side
@@ -167,9 +187,19 @@ class Prepared:
     repeated: int = 0
     beyond: int = 0
     incomplete: int = 0
+    differing: int = 0
+    outside: Sequence[tuple[int, int]] = ()
+
+    def clips(self, table: str) -> Iterator[str]:
+        """Yield a sentence for the owner on each column with many values beyond its bounds."""
+        for column, ends in zip(self.side.columns, self.outside, strict=True):
+            if said := clip_sentence(column.name, f"table {table!r}", len(self.keys), *ends):
+                yield said
 
     def refuse_loss(self, table: str, max_loss: float | None = None) -> None:
-        """Raise a DataError for the owner if too many rows have no key or an unreadable cell.
+        """Raise a DataError for the owner if too many rows are left out.
+
+        They have no key or an unreadable cell, or differ from an earlier row of their key.
 
         Parameters
         ----------
@@ -179,17 +209,19 @@ class Prepared:
             Share of the rows that may be left out for these reasons, 5 % by default.
         """
         check_max_loss(max_loss)
-        lost = self.no_key + self.incomplete
-        rows = lost + self.repeated + self.beyond + len(self.keys)
+        lost = self.no_key + self.incomplete + self.differing
+        rows = self.no_key + self.incomplete + self.repeated + self.beyond + len(self.keys)
         limit = MAX_LOSS if max_loss is None else max_loss
         if not lost or (self.keys and lost <= limit * rows):
             return
         share = (100 * lost // rows + 1) / 100
         accept = f", or accept it with --max-loss {share:g} (max_loss={share:g} in Python)"
+        once = " Give one row for each key, since the first one counts." * bool(self.differing)
         raise DataError(
             f"table {table!r}: {lost:,} of {rows:,} rows are left out, {self.no_key:,} without a "
-            f"key and {self.incomplete:,} with a missing or unreadable cell. 'cloister check' "
-            f"shows these cells. Correct this{accept if self.keys else ''}."
+            f"key, {self.differing:,} unlike the first row of their key and {self.incomplete:,} "
+            f"with a missing or unreadable cell. 'cloister check' shows these cells.{once} "
+            f"Correct this{accept if self.keys else ''}."
         )
 
     def content(self) -> bytes:
@@ -249,10 +281,11 @@ def prepare(
     keys = keys_of(cells, parts)
     complete = np.asarray(np.isfinite(values).all(axis=1))
     first: dict[tuple[str, ...], int] = {}
-    repeated = 0
+    repeated = differing = 0
     for i, key in enumerate(keys):
-        if key and complete[i] and first.setdefault(key, i) != i:
+        if key and complete[i] and (kept_row := first.setdefault(key, i)) != i:
             repeated += 1
+            differing += not np.array_equal(values[i], values[kept_row])
     found = len(first)
     if schema is not None and schema.unit in side.key:
         first = _within(first, cells[side.key.index(schema.unit)], keys_per_person)
@@ -263,7 +296,17 @@ def prepare(
     kept = np.fromiter(first.values(), np.intp, len(first))
     no_key = sum(not key for key in keys)
     lost, beyond = len(keys) - no_key - repeated - found, found - len(first)
-    return Prepared(side, list(first), side.packed(values[kept]), no_key, repeated, beyond, lost)
+    outside = [*map(_outside, side.columns, values[kept].T)]
+    counts = no_key, repeated, beyond, lost, differing
+    return Prepared(side, list(first), side.packed(values[kept]), *counts, outside)
+
+
+def _outside(column: Column, values: Floats) -> tuple[int, int]:
+    """Return how many numbers are below and above the range; a category has none."""
+    if column.categories:
+        return 0, 0
+    low, high = column.ends
+    return int((values < low).sum()), int((values > high).sum())
 
 
 def _within(
@@ -302,8 +345,7 @@ def _checked(side: Side, schema: Schema) -> Schema:
         own = known.get(column.name)
         names = own and (_BOOLEAN if own.type == "boolean" else own.categories)
         same = own is not None and (
-            names == column.categories
-            and (bool(names) or (own.min, own.max) == (column.low, column.high))
+            names == column.categories and (bool(names) or (own.min, own.max) == column.ends)
         )
         if not same:
             raise PlanError(

@@ -13,6 +13,7 @@ from typing import Any
 
 from cloister.core.errors import PlanError, RemoteProtocolError
 from cloister.core.randomness import new_nonce
+from cloister.data.loss import warn_owner
 from cloister.federation.transports.links import Link, local_links
 from cloister.hazmat.signing import Identity
 from cloister.privacy.budget import Budget
@@ -96,7 +97,8 @@ class LinkedTable:
             Each owner's account, charged before its first share is sent. By default each has an
             empty ledger in memory.
         max_loss : float in [0, 1], optional
-            Share of each owner's rows that may have no key or an unreadable cell, 5 % by default.
+            Share of each owner's rows that may be left out: without a key, with an unreadable
+            cell, or unlike an earlier row of their key. 5 % by default.
 
         Raises
         ------
@@ -110,6 +112,8 @@ class LinkedTable:
         ready = {name: program.prepare(name, tables[name]) for name in self.sides}
         for name, table in ready.items():
             table.refuse_loss(name, max_loss)
+            for notice in table.clips(name):
+                warn_owner(notice)
         keys = {name: Identity.new() for name in (*self.sides, *_NEUTRAL)}
         parties = {
             name: Party(fingerprint=key.fingerprint, address="localhost:1")

@@ -18,7 +18,7 @@ Words = NDArray[np.uint64]
 PARTS = (Part(rule="digits", width=11),)
 FIRST = (
     Column(name="group", categories=("a", "b", "c")),
-    Column(name="x"),
+    Column(name="x", high=1.0),
 )
 SECOND = (
     Column(name="shop", categories=("p", "q", "r", "s", "t")),

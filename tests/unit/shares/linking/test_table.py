@@ -9,7 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
+from cloister.core.errors import (
+    BudgetExceeded,
+    CloisterError,
+    DataError,
+    DataLossWarning,
+    PlanError,
+)
 from cloister.data.schema import Schema
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
@@ -133,6 +139,37 @@ def test_a_table_that_loses_many_rows_stops_before_anything_is_charged(tmp_path:
         question().run_here(some, account)
     assert ledger.spent("clients") == 0
     question().run_here(some, account, max_loss=0.11)
+
+
+def test_rows_of_a_key_that_differ_count_as_lost_and_the_same_ones_do_not() -> None:
+    first, other = frames(300, 290, 0.5)
+    same = {"crm": pd.concat([first, first]), "cards": other}
+    question().run_here(same)
+    changed = {"crm": pd.concat([first, first.assign(x=0.0)]), "cards": other}
+    with pytest.raises(
+        DataError,
+        match=r"300 unlike the first .* one row for each key.*=0.51",
+    ):
+        question().run_here(changed)
+    ready = question().program.prepare("crm", changed["crm"])
+    assert (ready.repeated, ready.differing) == (300, 300)
+    assert question().program.prepare("crm", same["crm"]).differing == 0
+
+
+def test_many_values_beyond_their_bounds_are_announced() -> None:
+    far = tables()
+    far["cards"]["z"] = far["cards"]["z"].where(np.arange(290) >= 29, 9.0)
+    with pytest.warns(DataLossWarning, match=r"'z' of table 'cards': 10.0% of .* above its bounds"):
+        question().run_here(far)
+    few = question().program.prepare("cards", tables()["cards"].assign(z=[9.0] * 14 + [0.0] * 276))
+    assert few.outside == [(0, 0), (0, 14), (0, 0)]
+    assert not list(few.clips("cards"))
+
+
+def test_a_number_without_its_largest_value_is_refused() -> None:
+    with pytest.raises(PlanError, match="'spent' must have high"):
+        Column(name="spent")
+    assert Column(name="late", categories=("no", "yes")).high is None
 
 
 def test_a_unit_of_the_schema_has_no_more_keys_than_the_program_pays_for() -> None:
