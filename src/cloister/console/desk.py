@@ -141,7 +141,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         except CloisterError as error:
             problems = [str(error)]
             if state.lacking:
-                problems.append("Choose its names in the other files, at the end of this page.")
+                problems.append("Or choose the names in each file, below the columns.")
             if own:
                 problems.append("No setting for the format of each file was found.")
             return about_columns(request, state, problems)
