@@ -34,6 +34,24 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "ledger.db"
 
 
+def test_the_cap_of_a_study_is_changed_and_shown(file: Path, capsys: Said) -> None:
+    assert main(["budget", "cap", "ledger.db", "ward", "--study", "s", "--epsilon", "0.8"]) == 0
+    assert "max_epsilon_per_study" in capsys.readouterr().out
+    assert main(["budget", "cap", "ledger.db", "ward", "--study", "s", "--epsilon", "2"]) != 0
+    capsys.readouterr()
+    assert main(["budget", "show", "ledger.db"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "cap of study 's' epsilon=0.8" in said
+    assert main(["budget", "show", "ledger.db", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["datasets"]["ward"]["study_epsilons"] == {"s": 0.8}
+
+
+def test_a_changed_lifetime_cap_says_what_to_set_at_the_silo(file: Path, capsys: Said) -> None:
+    assert main(["budget", "cap", "ledger.db", "ward", "--epsilon", "2"]) == 0
+    assert "cap_epsilon = 2, cap_delta = 1e-06" in capsys.readouterr().out
+
+
 def test_a_backup_says_what_restoring_it_means(file: Path, capsys: Said) -> None:
     assert main(["budget", "backup", "ledger.db", "--out", "copy.db"]) == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -249,6 +249,22 @@ def test_a_study_has_its_own_cap(site: Site) -> None:
     assert "study 'a'" in reason
 
 
+def test_a_changed_cap_of_a_study_holds_from_the_next_start(site: Site) -> None:
+    site.standing, site.study_epsilon = True, 1.2
+    assert said(site.agent().on_message(offer(toy_plan()))) == [("approved", "")]
+    # Deleted, the ledger's cap stays, and the reason names the command that changes it.
+    site.study_epsilon = None
+    ((decision, reason),) = said(site.agent().on_message(offer(toy_plan())))
+    assert (decision, "cloister budget cap --study" in reason) == ("declined", True)
+    site.study_epsilon = 1.4
+    ((decision, reason),) = said(site.agent().on_message(offer(toy_plan())))
+    assert (decision, "cap of 1.4" in reason) == ("declined", True)
+    # One above the lifetime cap replaces the smaller one too.
+    site.study_epsilon = site.cap + 1
+    assert said(site.agent().on_message(offer(toy_plan()))) == [("approved", "")]
+    assert site.ledger().study_caps("toy") == {"default": Budget(site.cap, 1e-6)}
+
+
 def test_a_year_has_its_own_cap_over_all_studies(site: Site) -> None:
     site.standing = True
     agent = site.agent(year_epsilon=1.2)

@@ -143,6 +143,27 @@ def test_an_agent_refuses_to_start_above_what_its_owner_accepts(
     assert not any(word in text for word in ("Jawohl", "dead", "age"))
 
 
+def test_cells_that_cannot_be_read_are_told_at_the_start_without_details(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        site_of(tmp_path, ["20,5,Jawohl", *ROWS[1:]]).check_loss()
+    (text,) = caplog.messages
+    assert "are left out" in text
+    assert "cloister check" in text
+    assert not any(sign.isdecimal() for sign in text)
+    assert not any(word in text for word in ("Jawohl", "dead", "age"))
+
+
+def test_an_agent_stops_where_the_header_lacks_columns(tmp_path: Path) -> None:
+    site = site_of(tmp_path, ROWS)
+    file = tmp_path / "records.csv"
+    file.write_text(file.read_text().replace("age", "Alter", 1))
+    with pytest.raises(DataError, match="has no column 'age'") as refusal:
+        site.check_loss()
+    assert "Alter" not in str(refusal.value)
+
+
 DOUBTFUL = [f"{20 + i},{i % 60},{'yn'[i % 2]}" for i in range(50)] + ["999,5,y"] * 10
 
 

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number that share the cap (default: 1)",
     )
-    cap = add("cap", "change the lifetime cap of a data set", on_ledger(_cap))
+    cap = add("cap", "change the lifetime cap of a data set, or of a study", on_ledger(_cap))
     close = add("close", "end a job that crashed; sent values stay charged", on_ledger(_close))
     for action in (cap, close):
         action.add_argument("ledger", type=Path, metavar="LEDGER")
@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cap.add_argument("dataset", metavar="DATASET")
     cap.add_argument("--epsilon", type=float, required=True, metavar="E")
     cap.add_argument("--delta", type=float, metavar="D", help="default: unchanged")
+    cap.add_argument("--study", metavar="STUDY", help="change the cap of this study instead")
 
 
 def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
@@ -78,6 +79,10 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
             ("spent", f"epsilon {number(ledger.spent(dataset))}, all jobs composed"),
             ("left for one more job", left_for_one_more(ledger.remaining(dataset))),
             ("left of its limits", _by_law(limits, left)),
+            *(
+                (f"cap of study {study!r}", _of_study(ledger, dataset, study))
+                for study in ledger.study_caps(dataset)
+            ),
         )
         rows = tuple(
             (
@@ -104,6 +109,12 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
         out.table(Table("Jobs; costs compose, so they do not add up", headings, rows))
     totals = {name: value for name, value in ledger.export().items() if name != "entries"}
     return {"ledger": args.ledger, **totals}
+
+
+def _of_study(ledger: Ledger, dataset: str, study: str) -> str:
+    left = left_for_one_more(ledger.remaining(dataset, study))
+    spent = number(ledger.spent(dataset, study))
+    return f"{ledger.cap(dataset, study)}; spent {spent}; left for one more job {left}"
 
 
 def _by_law(limits: Limits, cost: Cost) -> str:
@@ -153,13 +164,23 @@ def _odds(cap: Budget) -> str:
 
 
 def _cap(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
-    before = ledger.cap(args.dataset)
+    before = ledger.cap(args.dataset, args.study)
     after = Budget(args.epsilon, before.delta if args.delta is None else args.delta)
-    ledger.change_cap(args.dataset, after)
-    out.say(f"lifetime cap of {args.dataset}: {before} -> {after}")
-    # A larger cap weakens a guarantee that was given to persons before.
-    if after.epsilon > before.epsilon or after.delta > before.delta:
-        out.say("The larger cap is the guarantee from now on, also for all earlier releases.")
+    if args.study is not None:
+        ledger.study_cap(args.dataset, args.study, after)
+        out.say(f"cap of study {args.study!r} of {args.dataset}: {before} -> {after}")
+        # An agent writes the cap of its settings before each job.
+        out.say("Set max_epsilon_per_study in silo.toml too, if it is there: it replaces this cap.")
+    else:
+        ledger.change_cap(args.dataset, after)
+        out.say(f"lifetime cap of {args.dataset}: {before} -> {after}")
+        out.say(
+            "A silo starts only with the same cap in silo.toml: "
+            f"cap_epsilon = {after.epsilon:g}, cap_delta = {after.delta:g}."
+        )
+        # A larger cap weakens a guarantee that was given to persons before.
+        if after.epsilon > before.epsilon or after.delta > before.delta:
+            out.say("The larger cap is the guarantee from now on, also for all earlier releases.")
     budgets = {"before": before, "after": after}
     values = {key: {"epsilon": b.epsilon, "delta": b.delta} for key, b in budgets.items()}
     return {"dataset": args.dataset, **values}

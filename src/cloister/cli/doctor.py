@@ -207,7 +207,7 @@ def _data(settings: SiloSettings) -> Iterator[Check]:
 
 def _loss(settings: SiloSettings) -> Iterator[Check]:
     """Check the share of rows that are left out; the result contains no count of records."""
-    from cloister.federation.silo.site import CLIPPED, IN_DOUBT, TOO_MUCH_LOST, Site
+    from cloister.federation.silo.site import CLIPPED, IN_DOUBT, LEFT_OUT, TOO_MUCH_LOST, Site
 
     try:
         # The same test as at the agent's start.
@@ -219,7 +219,11 @@ def _loss(settings: SiloSettings) -> Iterator[Check]:
         found, _, hint = TOO_MUCH_LOST.partition("; ")
         yield fail("rows left out", found, hint)
         return
-    yield ok("rows left out", "no more than the owner accepts")
+    if report.causes:
+        found, _, hint = LEFT_OUT.partition("; ")
+        yield warn("rows left out", found, hint)
+    else:
+        yield ok("rows left out", "no more than the owner accepts")
     if report.doubts:
         found, _, hint = IN_DOUBT.partition("; ")
         yield warn("meaning of cells", found, hint)

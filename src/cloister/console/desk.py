@@ -19,6 +19,7 @@ from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
+from unicodedata import normalize
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -111,7 +112,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
 
     def describe(request: HttpRequest) -> Response:
         form = request.state.form
-        state = _Columns.of(folder, form).with_form(form)
+        state, own = _Columns.of(folder, form).with_form(form), "own-formats" in form
         try:
             for proposal in form.getlist("apply"):
                 state = state.applied(proposal)
@@ -119,7 +120,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
                 with suppress(PlanError):  # it excludes an earlier one
                     state = state.applied(proposal)
             state = state.without(form.getlist("forget"))
-            schema, own = state.schema(), "own-formats" in form
+            schema = state.schema()
             # Only settings with one meaning are added without a question.
             reports: dict[Path, tuple[Schema, ReadingReport]] = {}
             for file, each in state.schemas().items():
@@ -138,7 +139,12 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             chosen += [(AS_IS, "1")] if AS_IS in form else []
             return to_page(request, f"/question?{urlencode(chosen)}")
         except CloisterError as error:
-            return about_columns(request, state, [str(error)])
+            problems = [str(error)]
+            if state.lacking:
+                problems.append("Or choose the names in each file, below the columns.")
+            if own:
+                problems.append("No setting for the format of each file was found.")
+            return about_columns(request, state, problems)
 
     def about_columns(
         request: HttpRequest,
@@ -400,7 +406,58 @@ class _Columns:
         settings: Any = _from_button(form.get("settings") or "{}")
         if not _are_settings(settings):
             raise PlanError(_NO_SETTING)
-        return replace(self, head=head, columns=columns, settings=settings)
+        state = replace(self, head=head, columns=columns, settings=settings)
+        for f, file in enumerate(self.files):
+            for i, name in enumerate(self.columns):
+                # Only columns that the file lacks have this field.
+                chosen, before = form.get(f"header-{f}-{i}"), state._header(file.name, name)
+                if chosen is not None and chosen != before:
+                    state = state._named(file.name, name, chosen)
+        return state
+
+    def _named(self, file: str, column: str, chosen: str) -> Self:
+        """Return the description with the name of a column in the header of a file."""
+        own = dict(self.settings.get(file, {}))
+        if column == self.head["unit"]:
+            own["unit_header"] = chosen
+        else:
+            columns = dict(own.get("columns", {}))
+            columns[column] = {**columns.get(column, {}), "header": chosen}
+            own["columns"] = columns
+        return replace(self, settings={**self.settings, file: own})
+
+    def _header(self, file: str, column: str) -> str:
+        """Return the chosen name of a column in the header of a file; empty if there is none."""
+        own = self.settings.get(file, {})
+        if column == self.head["unit"]:
+            return str(own.get("unit_header", ""))
+        return str(own.get("columns", {}).get(column, {}).get("header", ""))
+
+    @property
+    def lacking(self) -> list[tuple[str, list[str], list[tuple[str, str, str]]]]:
+        """Return each file that lacks used columns, its other names, and these columns.
+
+        A column has the name of its field, its name, and its name in that file's header.
+        """
+        if self.baskets:
+            return []
+        found = []
+        for f, file in enumerate(self.files):
+            own = self.settings.get(file.name, {})
+            try:
+                names = header(file, own.get("encoding") or self.head.get("encoding") or "")
+            except CloisterError:  # the check of the file says why
+                continue
+            there = {normalize("NFC", name.strip()) for name in names}
+            lacking = [
+                (f"header-{f}-{i}", name, self._header(file.name, name))
+                for i, (name, cells) in enumerate(self.columns.items())
+                if (name == self.head["unit"] or any(map(cells.get, ("type", "min", "categories"))))
+                and normalize("NFC", name) not in there
+            ]
+            others = [name for name in names if name and name not in self.columns]
+            found += [(file.name, others, lacking)] if lacking and others else []
+        return found
 
     def applied(self, proposal: str) -> Self:
         """Return the description with a setting of some files: its key, column, value and files."""
@@ -693,6 +750,8 @@ _FIELDS = {
     "encoding": "Encoding",
     "format": "Dates are written",
     "absent": "Missing cells",
+    "header": "Name in this file",
+    "unit_header": "Name of the unit in this file",
 }
 _JOINED = ("spellings", "absent")
 _SIGNS = {("decimal", "."): "1.5", ("thousands", ","): "1,000"}

@@ -5,6 +5,7 @@
     CloisterError
     ├── PlanError            a parameter or plan is not acceptable      (also a ValueError)
     ├── DataError            a file, schema or array is not usable      (also a ValueError)
+    │   └── AbsentColumns         the header of a file lacks columns
     ├── BudgetExceeded       a release would cost more than is left
     ├── LedgerError          the ledger was changed, rolled back or is not readable
     ├── ProtocolError
@@ -49,6 +50,10 @@ def raise_if_any(sentences: Iterable[str]) -> None:
 
 class DataError(CloisterError, ValueError):
     """A file, table or schema cannot be used; raised before anything is spent."""
+
+
+class AbsentColumns(DataError):
+    """The header of a file lacks columns; the message has their names alone, which are public."""
 
 
 class BudgetExceeded(CloisterError):

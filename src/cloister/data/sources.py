@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.core.arrays import Flags
-from cloister.core.errors import DataError
+from cloister.core.errors import AbsentColumns, DataError
 from cloister.data.cells import Coded
 from cloister.data.dialect import PLAIN, Dialect
 from cloister.data.text import TextTable, read_header, readable
@@ -207,7 +207,7 @@ def find_columns(
     times = Counter(available)  # a damaged header may have 10^5 names
     if absent := [name for name in wanted if not times[name]]:
         listed = ", ".join(repr(name) for name in absent[:5]) + (", ..." if absent[5:] else "")
-        raise DataError(
+        raise AbsentColumns(
             f"{label} has no column {listed}{_similar(absent, available)}; correct the header, the "
             "delimiter or the schema, or set 'header' of the column in the reading settings."
         )

@@ -196,8 +196,9 @@ class Ledger:
                 )
             elif opened.cap != cap:
                 raise LedgerError(
-                    f"data set {dataset!r} has the lifetime cap ({opened.cap}), got ({cap}); "
-                    "use change_cap to change it."
+                    f"data set {dataset!r} has the lifetime cap ({opened.cap}), got ({cap}); set "
+                    f"cap_epsilon = {opened.cap.epsilon:g} and cap_delta = {opened.cap.delta:g} in "
+                    "silo.toml, or change the ledger's with 'cloister budget cap' or change_cap."
                 )
             elif split not in (None, opened.split):
                 raise LedgerError(
@@ -720,6 +721,12 @@ class Ledger:
             # The lifetime cap may have been lowered below that of the study.
             return Budget(min(limit, opened.cap.epsilon), opened.cap.delta)
 
+    def study_caps(self, dataset: str) -> dict[str, Budget]:
+        """Return the caps of the studies of a data set that have one."""
+        with self._caught_up():
+            studies = tuple(self._state.dataset(dataset).study_epsilons)
+        return {study: self.cap(dataset, study) for study in studies}
+
     def unit(self, dataset: str) -> str:
         """Return the unit of privacy of a data set."""
         with self._caught_up():
@@ -869,6 +876,7 @@ class Ledger:
                 name: {
                     "unit": self.unit(name),
                     "cap": _fields(self.cap(name)),
+                    "study_epsilons": {s: c.epsilon for s, c in self.study_caps(name).items()},
                     "split": asdict(self.limits(name).split),
                     "limits": asdict(self.limits(name).room),
                     "charged": {k: _finite(v) for k, v in asdict(self.cost(name)).items()},
@@ -1260,11 +1268,13 @@ def _refusal(job: str, events: Event, bounds: Sequence[_Bound]) -> str:
             f"within its limits ({limits.split}), which are fixed when a data set is opened; a job "
             f"with this noise needs a data set with the limits {fitting}."
         )
+    # The caps of studies only divide the guarantee, so a larger one weakens nothing.
+    way_out = "; its owner can change the cap with 'cloister budget cap --study'" * (name == "cap")
     return (
         f"job {job!r} would bring {owner} to epsilon={_shown(limits.epsilon(so_far + nearest))} at "
         f"delta={cap.delta:.3g}, above its {name} of {cap.epsilon:.6g}; "
         f"{limits.epsilon_left(so_far):.4g} is left for one more job, so lower its epsilon or "
-        "close open jobs."
+        f"close open jobs{way_out}."
     )
 
 

@@ -62,10 +62,7 @@ def refusal(
 def account_of(site: Site) -> Account:
     """Return the silo's ledger, with its caps, for private openings on shares."""
     ledger, rules, dataset = site.ledger(), site.settings.policy, site.schema.dataset
-    cap, study_cap = site.settings.cap, rules.max_epsilon_per_study
-    # A study cap above the cap of the dataset would never be reached.
-    if study_cap is not None and study_cap < cap.epsilon:
-        ledger.study_cap(dataset, "default", type(cap)(study_cap, cap.delta))
+    site.policy.cap_study(ledger, dataset, "default")
     return Account(ledger, dataset, year_epsilon=rules.max_epsilon_per_year)
 
 

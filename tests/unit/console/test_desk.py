@@ -508,6 +508,25 @@ def test_each_file_can_have_its_own_format(desk: TestClient, folder: Path, ledge
     assert "Here is the answer" in page
 
 
+def test_each_file_can_have_its_own_names(desk: TestClient, folder: Path) -> None:
+    rows = ["Alter,weight,smoker,asthma", *["50,70.5,no,no"] * 60]
+    (folder / "south.csv").write_text("\n".join(rows))
+    for more in ({}, {"own-formats": "1"}):
+        where, page = say(desk, **more)
+        assert where.startswith("/columns")
+        assert ("No setting for the format" in page) == bool(more)
+        assert "Names in south.csv" in page
+        assert offered(page, "header-1-0") == ["not in this file", "Alter"]
+    # Any name of the file may be chosen, and the choice is kept.
+    assert (
+        '<option value="Alter" selected>' in say(desk, **{"header-1-0": "Alter", "min-0": "x"})[1]
+    )
+    where, page = say(desk, **{"header-1-0": "Alter"})
+    assert where.startswith("/question"), problem(page)
+    settings = tomllib.loads((folder / "ward-reading.toml").read_text())
+    assert settings["south.csv"]["columns"]["age"]["header"] == "Alter"
+
+
 def test_yes_and_no_of_another_language_are_mended_on_the_page(
     desk: TestClient, folder: Path, ledger: Path
 ) -> None:

@@ -107,7 +107,9 @@ def test_opening_again_with_the_same_values_adds_nothing(ledger: Ledger) -> None
 
 
 def test_opening_again_with_other_values_is_refused(ledger: Ledger) -> None:
-    with pytest.raises(LedgerError, match="use change_cap"):
+    with pytest.raises(
+        LedgerError, match=r"set cap_epsilon = 1 and cap_delta = 1e-06 in .*budget cap"
+    ):
         ledger.open_dataset("adult", cap=Budget(2.0, 1e-6))
     with pytest.raises(LedgerError, match="a unit cannot change"):
         ledger.open_dataset("adult", cap=CAP, unit="patient_id")

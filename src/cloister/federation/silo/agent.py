@@ -286,18 +286,15 @@ class Agent:
         """Read the records and reserve the job for them, or check that they are unchanged."""
         records = self._site.records(plan)
         content = records.fingerprint(CONTENT_KEY)
-        cap, study = self._ledger.cap(self._dataset), self._study(plan)
-        policy = self._site.policy.rules
-        if policy.max_epsilon_per_study is not None and policy.max_epsilon_per_study < cap.epsilon:
-            study_cap = type(cap)(policy.max_epsilon_per_study, cap.delta)
-            self._ledger.study_cap(self._dataset, study, study_cap)
+        study, policy = self._study(plan), self._site.policy
+        policy.cap_study(self._ledger, self._dataset, study)
         self._ledger.reserve(
             dataset=self._dataset,
             study=study,
             job=plan.run_id,
             events=plan.events(),
             content=content,
-            year_epsilon=policy.max_epsilon_per_year,
+            year_epsilon=policy.rules.max_epsilon_per_year,
         )
         return records
 

@@ -15,6 +15,8 @@ from cloister.app.question import differences
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
 from cloister.federation.settings import PolicySettings
+from cloister.privacy.budget import Budget
+from cloister.privacy.ledger import Ledger
 from cloister.protocol.code import code_mismatch
 from cloister.protocol.plan import Plan, study_name
 from cloister.protocol.proposal import Proposer
@@ -141,6 +143,18 @@ class Policy:
                 f"study {name!r} is not among those allowed here: {listed(allowed)}; the owner can "
                 "add it to studies."
             )
+
+    def cap_study(self, ledger: Ledger, dataset: str, study: str) -> None:
+        """Write the cap of a study into the ledger, if these rules have one that differs.
+
+        Without ``max_epsilon_per_study`` the ledger keeps what it has.
+        """
+        asked, cap = self.rules.max_epsilon_per_study, ledger.cap(dataset)
+        # One above the lifetime cap never binds, but must replace an earlier one that does.
+        if asked is not None and (epsilon := min(asked, cap.epsilon)) != (
+            ledger.cap(dataset, study).epsilon
+        ):
+            ledger.study_cap(dataset, study, Budget(epsilon, cap.delta))
 
     def _what(self, plan: Plan) -> Iterator[str]:
         # Each step of a pipeline must be allowed, or a pipeline could smuggle in any task.

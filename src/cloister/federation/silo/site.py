@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from cloister.core.errors import CloisterError, DataError, PlanError
+from cloister.core.errors import AbsentColumns, CloisterError, DataError, PlanError
 from cloister.data import MAX_LOSS, Records, check_file, is_above, read_source
 from cloister.data.dask import DaskWorkers
 from cloister.data.loss import whole_of
@@ -33,6 +32,10 @@ TOO_MUCH_LOST = (
     "more rows of this silo's data are excluded than its owner accepts; run 'cloister check FILE "
     "--schema SCHEMA' to see the rows, then correct the reading settings of the schema, or set "
     "accept_loss under [data]."
+)
+LEFT_OUT = (
+    "rows of this silo's data are left out, because cells in them cannot be read; run 'cloister "
+    "check FILE --schema SCHEMA' to see them. Jobs use the other rows."
 )
 IN_DOUBT = (
     "cells of this silo's data may have another meaning; run 'cloister check FILE --schema SCHEMA' "
@@ -159,15 +162,19 @@ class Site:
     def check_loss(self) -> None:
         """Raise a DataError without details if too many rows are excluded; warn of doubts.
 
-        Unreadable records raise no error here; each job reports them.
+        Unreadable records raise no error here; each job reports them. Columns that the header
+        lacks do: no job could run, and their names are public.
         """
-        report = None
-        with suppress(CloisterError, OSError):
+        try:
             report = self.reading()
-        if report is None:
+        except AbsentColumns:
+            raise
+        except (CloisterError, OSError):
             return
         if self.loses_too_much(report):
             raise DataError(TOO_MUCH_LOST)
+        if report.causes:
+            _log.warning(LEFT_OUT)
         if report.doubts:  # a desk would stop, but here the owner decides on each job
             _log.warning(IN_DOUBT)
 
