@@ -362,7 +362,12 @@ def as_table(display: Display) -> Table:
                 for name, cells in display.numbers()
             )
             whole = _with_population(Table(display.title, display.headings, rows, display.note))
-            to_text = cell_text if isinstance(display, Bars) else _unmarked
+            if isinstance(display, Bars):
+                to_text = cell_text
+                if display.estimate.population:
+                    whole = replace(whole, note=f"{BRACKETS_NOTE} {display.note}".strip())
+            else:
+                to_text = _unmarked
             return replace(whole, rows=tuple(tuple(map(to_text, row)) for row in whole.rows))
         case Scatter():
             x, y = display.axes

@@ -14,8 +14,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from cloister.app.job import columns_used
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
+from cloister.core.capability import CAPABILITIES
 from cloister.core.compiled import say_slow
 from cloister.core.errors import CloisterError, DataError, PlanError
 from cloister.data import header, is_frame
@@ -246,7 +248,18 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         """Raise for invalid parameters of the subclass before a record is read."""
 
     def _spending(self) -> BudgetParameters:
-        return BudgetParameters(**{f.name: getattr(self, f.name) for f in fields(BudgetParameters)})
+        own = {
+            f.name: getattr(self, f.name) for f in fields(BudgetParameters) if f.name != "columns"
+        }
+        return BudgetParameters(**own, columns=self._used_columns())
+
+    def _used_columns(self) -> tuple[str, ...] | None:
+        """Return the columns of a schema that the parameters name; None for all, as a command."""
+        schema, row = self.bounds, CAPABILITIES.get(self._kind.name)
+        if not (isinstance(schema, Schema) and row and row.only) or getattr(self, "prepare", None):
+            return None
+        target = getattr(self, "_named_target", None)
+        return columns_used(self._kind, self._options(SiloData(schema, {}, target=target)), schema)
 
     def _read(self, X: Any, y: Any, spending: BudgetParameters) -> SiloData:
         return read_silos(X, spending, names=self._columns)
@@ -314,14 +327,16 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         self.result_.save(path)
 
     @classmethod
-    def load(cls, path: str | Path, *, bounds: Schema | None = None, **parameters: Any) -> Self:
+    def load(
+        cls, path: str | Path, *, bounds: Schema | str | Path | None = None, **parameters: Any
+    ) -> Self:
         """Load a model for predictions, at no cost.
 
         Parameters
         ----------
         path : path
             Written by :meth:`save`, or the ``model.json`` of a job.
-        bounds : Schema, optional
+        bounds : Schema or path of one, optional
             The schema of the fit, required if the fit had one, since the file does not contain it.
             Only k-means can predict without it, for numbers of its grid.
         parameters
@@ -350,7 +365,8 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
             "nominal_n": plan.nominal_n,
             "frac_bits": plan.grid.frac_bits,
         }
-        contract = cls._contract(plan, bounds)
+        schema = Schema.load(bounds) if isinstance(bounds, str | Path) else bounds
+        contract = cls._contract(plan, schema)
         model = cls(**{**agreed, **stored, **contract, **parameters})
         try:
             model._keep(result)
@@ -493,7 +509,9 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
         return data
 
     @classmethod
-    def load(cls, path: str | Path, *, bounds: Schema | None = None, **parameters: Any) -> Self:
+    def load(
+        cls, path: str | Path, *, bounds: Schema | str | Path | None = None, **parameters: Any
+    ) -> Self:
         """Load a model for predictions, at no cost; see :meth:`PrivateEstimator.load`."""
         model = super().load(path, bounds=bounds, **parameters)
         task = model.plan_.task

@@ -309,7 +309,7 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
     coef_, coef_low_, coef_high_ : ndarray of shape (n_columns,)
         Data units, with 95 % confidence intervals (privacy noise only) for the maximum of the
         likelihood of the same records. A category is compared with its reference, by default the
-        most frequent one. Not a number if noise hides a coefficient.
+        most frequent one, or the first one in a formula. Not a number if noise hides a coefficient.
     coef_population_low_, coef_population_high_ : ndarray of shape (n_columns,)
         95 % population intervals (noise and sampling).
     intercept_, intercept_low_, intercept_high_ : float

@@ -264,6 +264,8 @@ def _evaluate_ours(
         bounds=model.bounds if spending.bounds is None else spending.bounds,
     )
     at, grid = task.target, model.plan_.grid
+    if (schema := spending.schema) and set(model.plan_.columns) <= set(schema.names):
+        spending = replace(spending, columns=model.plan_.columns)
     defaults = {"target": getattr(model, "target", None)}
     if isinstance(task, Classifier):
         about, defaults["classes"] = {**about, "target_bounds": None}, model.classes_
@@ -274,7 +276,8 @@ def _evaluate_ours(
     named = None if columns == [f"x{j}" for j in range(len(columns))] else columns
     data = read_labelled(*pair, spending, **about, names=named)
     # Other columns or bounds would give the model other numbers.
-    if data.schema.names != model.plan_.columns or data.schema.grid(task.frac_bits) != grid:
+    used = data.schema.select(spending.columns) if spending.columns else data.schema
+    if used.names != model.plan_.columns or used.grid(task.frac_bits) != grid:
         raise DataError(
             f"columns must be those of the model's fit, {list(model.plan_.columns)}, with the same "
             f"bounds, got {list(data.schema.names)}."

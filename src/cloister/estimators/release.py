@@ -39,7 +39,8 @@ class BudgetParameters:
     """The budget of one release, its bounds, and its ledger.
 
     The fields are the parameters of every :class:`~cloister.estimators.base.PrivateEstimator`;
-    `bounds` may be None if another contract is agreed.
+    `bounds` may be None if another contract is agreed. `columns` are those of a schema among the
+    bounds that the release uses; all by default.
     """
 
     epsilon: float
@@ -50,6 +51,7 @@ class BudgetParameters:
     dataset: str | None = None
     frac_bits: int = 16
     max_loss: float | None = None
+    columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         check_max_loss(self.max_loss)
@@ -108,6 +110,7 @@ def job_for(
         nominal_n=spending.nominal_n,
         frac_bits=spending.frac_bits,
         max_loss=spending.max_loss,
+        columns=spending.columns,
     )
 
 

@@ -382,11 +382,9 @@ def check_schema(schema: Any, plan: Plan) -> None:
 def by_schema(
     silos: Sequence[Any], schema: Schema, spending: BudgetParameters
 ) -> dict[str, Records]:
-    """Read silos by the rules of a schema."""
-    return {
-        f"silo-{i}": read_source(silo, schema, frac_bits=spending.frac_bits)
-        for i, silo in enumerate(silos)
-    }
+    """Read silos by the rules of a schema; only a cell of a used column excludes a record."""
+    how: Any = {"columns": spending.columns, "frac_bits": spending.frac_bits}
+    return {f"silo-{i}": read_source(silo, schema, **how) for i, silo in enumerate(silos)}
 
 
 # Targets ------------------------------------------------------------------------------------------

@@ -19,8 +19,6 @@ _EXACT = 0.1  # of its value: the half-width of a number that a summary calls ex
 INTERVALS = "[ , ] are 95 % confidence intervals (privacy noise only)."
 MARGINS = "± is the margin of error of a 95 % confidence interval (privacy noise only)."
 WITH_POPULATION = f"{INTERVALS} {POPULATION_NOTE}"
-LINES = "95 %: thick lines are privacy noise, thin lines and numbers noise and sampling."
-"""The note of bars with population intervals."""
 OF_CUT = (
     "A value beyond the bounds of its column counts at the bound, so means describe cut values."
 )
@@ -72,7 +70,8 @@ def bars_of(
 ) -> Bars:
     """Return a bar with its intervals for each cell; a cell without a number has a text.
 
-    By default, the note names what the intervals cover.
+    By default, the note names what the intervals cover, if that is noise alone. With population
+    intervals, the drawing and the table of its numbers have a note of their own.
     """
     arrays = tuple(
         np.array([getattr(cell, part, np.nan) for cell in cells])
@@ -85,7 +84,7 @@ def bars_of(
         pairs = [getattr(cell, "population", None) or none for cell in cells]
         wide = (np.array([low for low, _ in pairs]), np.array([high for _, high in pairs]))
     if note is None:
-        note = LINES if wide else INTERVALS
+        note = "" if wide else INTERVALS
     # A chart draws NaN as a gap; the text in the gap comes from the first cell without a number.
     null = found[0].null if found else 0.0
     estimate = Estimate(*arrays, population=wide, labels=(tuple(names),), unit=unit, null=null)

@@ -14,7 +14,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Shown:
-    """A display: a table, or an SVG with a description and its numbers."""
+    """A display: a table, or an SVG with a description and its numbers; `note` is the SVG's."""
 
     table: Table
     picture: str = ""

@@ -32,7 +32,8 @@ def _parts(report: Contents) -> Iterator[str]:
     yield from map(_text, report.remarks)
     for one in (*([report.first] if report.first else []), *report.displays):
         yield f"### {_text(one.table.title)}"
-        yield from (_text(note) for note in (one.note, one.table.note) if note)
+        if one.table.note:  # that of the picture describes lines, which are not here
+            yield _text(one.table.note)
         yield from _table(one.table)
     if report.unclear_note:
         yield _text(report.unclear_note)

@@ -8,7 +8,6 @@ import json
 import platform
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -36,7 +35,7 @@ from cloister.app.text import (
     warnings_of,
     who_saw_what,
 )
-from cloister.core.display import Cell, Display, Estimate, Table
+from cloister.core.display import Bars, Cell, Display, Estimate, Table
 from cloister.core.files import write_text
 from cloister.core.html import page, report_policy, static
 from cloister.data.schema import Schema
@@ -48,6 +47,7 @@ _INTERVALS = (
     " The small line in a cell places the value between the lowest and the highest of its column, "
     "with its interval."
 )
+_LINES = "95 %: thick lines are privacy noise, thin lines and numbers noise and sampling."
 _NOT_VERIFIED = "not verified"
 _UNSIGNED = (
     "Nobody signed this release: all parties ran in one process. 'cloister verify' computes it "
@@ -249,9 +249,10 @@ def _shown(display: Display, prefix: str) -> Shown:
     if isinstance(display, Table) or not plots.can_draw():
         return Shown(table)
     note = display.note + (_INTERVALS if plots.has_intervals(display) else "")
-    # The note is shown at the picture, so the table of its numbers has none.
-    numbers, label = replace(table, note=""), plots.alt_text(display)
-    return Shown(numbers, plots.draw(display, prefix), label, note.strip())
+    # The numbers beside bars are of the population, those of the table are not.
+    if isinstance(display, Bars) and display.estimate.population:
+        note = f"{_LINES} {note}"
+    return Shown(table, plots.draw(display, prefix), plots.alt_text(display), note.strip())
 
 
 def _cost(result: Release) -> Pairs:

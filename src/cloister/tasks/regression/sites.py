@@ -38,7 +38,7 @@ import numpy as np
 from cloister.core.arrays import Floats, Results
 from cloister.core.display import NOT_KNOWN, Display, Estimate, Table, between
 from cloister.protocol.task import INTERVAL_95, Block, Rows
-from cloister.tasks.interval_tables import LINES, bars_of, number_of
+from cloister.tasks.interval_tables import bars_of, number_of
 from cloister.tasks.population import sampled
 from cloister.tasks.regression.engine import BITS, Solution, ball, lengths, matrix_of
 from cloister.tasks.regression.newton import Fitted
@@ -51,8 +51,8 @@ _RESIDUAL, _SQUARE, _ROW = 0.6, 0.1, 0.3  # parts of the squared norm of the loo
 _SEEN = 4.0  # deviations of noise, above which a silo is seen
 _Z = INTERVAL_95["gaussian"]
 _FOREST = (
-    f"{LINES} The last point is the mean of silos of which these are a sample, by restricted "
-    "maximum likelihood; its interval is by Student's t and covers all errors together."
+    "The last point is the mean of silos of which these are a sample, by restricted maximum "
+    "likelihood; its interval is by Student's t and covers all errors together."
 )
 _SPREAD = (
     "tau is the standard deviation between silos, I2 its share in the variance of an estimate from "

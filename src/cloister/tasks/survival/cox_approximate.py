@@ -52,7 +52,7 @@ from cloister.protocol.task import (
 from cloister.tasks import significance
 from cloister.tasks.columns import codes, in_cache, of_dates, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
-from cloister.tasks.interval_tables import LINES, SAID, WITH_POPULATION, bars_of, listing, number_of
+from cloister.tasks.interval_tables import SAID, WITH_POPULATION, bars_of, listing, number_of
 from cloister.tasks.options import Dates, build_task, noise_multiplier_for, require_budget
 from cloister.tasks.regression import report
 from cloister.tasks.regression.design import PLACES, SPREADS, Design, Placed, term_of
@@ -623,7 +623,7 @@ class CoxApproximate(Gaussian):
                 "Approximate hazard ratios",
                 self.names,
                 list(replace(per_half, null=1.0).cells()),
-                f"For half of a range, or a category. {LINES}",
+                "For half of a range, or a category.",
             ),
             Table(
                 "Does any covariate matter?",

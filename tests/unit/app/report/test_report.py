@@ -65,7 +65,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.events import NonPrivateEvent
 from cloister.tasks import TASKS
 from cloister.tasks.examples import example_of
-from cloister.tasks.interval_tables import LINES, bars_of
+from cloister.tasks.interval_tables import bars_of
 from cloister.testing import SimulatedNoise, ZeroNoise
 
 VOID = {"meta", "br", "link", "img", "input"}
@@ -717,6 +717,19 @@ def test_no_name_is_a_mark_of_markdown() -> None:
         assert f"\n\n{line}\n\n" in text
 
 
+def test_a_table_in_place_of_a_picture_has_no_note_of_lines() -> None:
+    one = interval(1.6, 1.55, 1.7, population=(1.5, 1.8))
+    bars = bars_of("Ratios", ("r",), [one], "For a year.")
+    shown = replace(present(job()), displays=(bars,), course=())
+    assert as_table(bars).note == f"{BRACKETS_NOTE} For a year."
+    text = render_markdown(job(), shown=shown)
+    assert f"### Ratios\n\n{as_table(bars).note}\n\n" in text
+    assert "thick lines" not in text
+    html = unescape(render_report(job(), shown=shown))
+    assert "thin lines and numbers noise and sampling. For a year.</figcaption>" in html
+    assert f'<p class="note">{as_table(bars).note}</p>' in html
+
+
 def test_only_normal_intervals_follow_the_level() -> None:
     cells = {
         "normal": around(5.0, 1.5, normal=True),
@@ -758,7 +771,6 @@ def test_numbers_of_bars_are_inside_the_picture(values: list[float]) -> None:
 def test_ratios_have_an_axis_of_logarithms_and_both_intervals(low: float, high: float) -> None:
     one = replace(interval(1.0, 0.99, 1.005, population=(low, high)), null=1.0)
     bars = bars_of("t", ("r", "s"), [one, "reference"])
-    assert bars.note == LINES
     (axes,) = plots.figure_of(bars).axes
     places, texts = axes.get_xticks(), [tick.get_text() for tick in axes.get_xticklabels()]
     assert np.log([float(text) for text in texts]) == pytest.approx(places, abs=1e-4)

@@ -19,6 +19,7 @@ from cloister.core.arrays import Floats
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
 from cloister.estimators.linear_model import DPGeneralizedLinearRegressor
+from cloister.estimators.measures import evaluate
 from cloister.protocol.layout import Layout
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import SitedTask
@@ -178,6 +179,21 @@ def test_formulas_that_do_not_fit_are_refused_before_anything_is_spent(
     assert says in str(refused.value)
 
 
+@pytest.mark.filterwarnings("error::cloister.core.errors.DataLossWarning")
+def test_a_cell_that_the_formula_does_not_use_excludes_no_record() -> None:
+    frame = tables(5)[SILOS[0]]
+    frame.loc[::2, "t"] = np.nan
+    about: dict[str, Any] = {"epsilon": 1e4, "delta": 1e-6, "bounds": SCHEMA, "nominal_n": 2000}
+    model = zero_noise(DPGeneralizedLinearRegressor)(formula="y ~ treated + age", **about)
+    assert model.plan().plan.columns == model.fit(frame).plan_.columns == ("treated", "age", "y")
+    by_name = zero_noise(DPGeneralizedLinearRegressor)(
+        target="y", covariates=("treated", "age"), **about
+    )
+    assert by_name.fit(frame).coef_[1:] == pytest.approx(model.coef_, rel=1e-3)
+    measured = evaluate(model, frame, target="y", epsilon=1e4, delta=1e-6, nominal_n=2000)
+    assert measured.plan.columns == model.plan_.columns
+
+
 def test_the_estimator_takes_a_formula(tmp_path: Path) -> None:
     model = zero_noise(DPGeneralizedLinearRegressor)(
         formula="y ~ treated + age + site", epsilon=1e4, delta=1e-6, bounds=SCHEMA,
@@ -190,8 +206,14 @@ def test_the_estimator_takes_a_formula(tmp_path: Path) -> None:
     first, last = (model.predict(frames[0].head(50), silo=f"silo-{i}") for i in (0, 7))
     assert np.mean(last - first) == pytest.approx(6, abs=0.5)
     model.save(tmp_path / "model.json")
-    again = DPGeneralizedLinearRegressor.load(tmp_path / "model.json", bounds=SCHEMA)
+    (tmp_path / "wards.toml").write_text(SCHEMA.to_toml())
+    again = DPGeneralizedLinearRegressor.load(
+        tmp_path / "model.json", bounds=tmp_path / "wards.toml"
+    )
     assert np.array_equal(again.predict(frames[0].head(50), silo="silo-0"), first)
+    assert again.predict(frames[0][["treated", "age"]].head(50), silo="silo-0") == pytest.approx(
+        first
+    )
     with pytest.raises(PlanError, match="need a silo"):
         model.predict(frames[0])
     with pytest.raises(PlanError, match="must be one of silo-0"):
