@@ -22,6 +22,7 @@ NAMES = [
     "DPBounds",
     "DPCox",
     "DPCoxApproximate",
+    "DPTreatmentEffect",
     "DPKMeans",
     "DPKaplanMeier",
     "DPGeneralizedLinearRegressor",
@@ -124,6 +125,7 @@ def test_the_tasks_that_ship_are_these() -> None:
         "synthesise",
         "table1",
         "tabulate",
+        "treatment-effect",
     ]
     for name, task in TASKS.items():
         assert task.name == name

@@ -272,7 +272,6 @@ ROWS = {
         "task": "regression.effect:TreatmentEffect",
         "names": ("treatment", "outcome", "covariates"),
         "only": ("covariates",),
-        "command": "estimate the effect of a treatment, adjusted for covariates",
         "python": ("treatment:DPTreatmentEffect",),
         "question": {
             "title": "Does a treatment work? (adjusted effect)",

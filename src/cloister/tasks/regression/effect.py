@@ -1,7 +1,7 @@
 """The effect of a treatment: a model of who gets it, one of the outcome, and a sum at both.
 
-Both models take their five rounds together. In the last of these, sizes of what comes next are
-counted. A sixth round sums the terms of both effects at the released models, see
+Both models take their five rounds together. The last of these also counts sizes for the next one.
+A sixth round sums the terms of both effects at the released models, see
 :mod:`cloister.tasks.regression.weighing`.
 """
 

@@ -1,4 +1,4 @@
-"""Treatment effects at released models: what a record adds, and what the sums say.
+"""Treatment effects at released models: what a record adds, and effects from the sums.
 
 With the probability e of the treatment, means m1 and m0 of the outcome in both arms and the
 residual r in a record's own arm, an effect is ``sum(k (m1 - m0) + w r) / sum(k)``. The average
@@ -37,7 +37,7 @@ SCORE = sqrt(0.8)
 """Factor of a score in its row; its square and its weight k have the root of 0.1 each."""
 _REST = sqrt(0.1)
 # Factors of a row of balance: weighted means need most precision, and have the factor 1.
-_ONE, _MEAN, _SQUARE = 0.5, 0.7, 0.35
+_ONE, _MEAN, _SQUARE = 0.5, 0.7, 0.5
 _Z = INTERVAL_95["gaussian"]
 
 
@@ -106,9 +106,9 @@ def effect_of(
     Parameters
     ----------
     sums : (ndarray, float)
-        Sums of :func:`effect_rows` with their noise.
+        Sums of :func:`effect_rows`, and the deviation of their noise.
     lost : float
-        Likely length of what the cut takes away.
+        Likely length that the cut takes away.
     slopes, errors : ndarray of shape (q,), and covariances of the weights of both models
         Noise in slopes makes the part of the models larger, never smaller.
     """
