@@ -41,7 +41,7 @@ NAMED: list[tuple[str, dict[str, Any], tuple[str, ...] | None]] = [
     ("glm", {"target": "age", "formula": BY_FORMULA}, ("age", "sex", "arm")),
     ("glm", {"target": "age"}, None),
     ("treatment-effect", {"treatment": "dead", "outcome": "age"}, None),
-    ("treatment-effect", {**TREATED, "covariates": ("lab",)}, ("dead", "age", "lab")),
+    ("treatment-effect", {**TREATED, "covariates": ("lab",)}, ("age", "dead", "lab")),
     ("tabulate", {"tables": (("dead", "sex"), ("arm",))}, ("dead", "sex", "arm")),
     ("tabulate", {"means": ("age",), "by": ("sex",)}, ("age", "sex")),
     (

@@ -180,6 +180,7 @@ class TreatmentEffect(Gaussian):
         columns = facts.columns
         treatment = position(columns, options.treatment, "treatment")
         outcome = position(columns, options.outcome, "outcome")
+        # Several rows of a unit may be in both arms.
         if facts.group_size > 1:
             raise PlanError(
                 "treatment-effect needs one record of each unit; join the records of a unit, or "
@@ -353,6 +354,7 @@ class TreatmentEffect(Gaussian):
                 for one, mean in zip(arms, means, strict=True)
             ],
         )
+        # The outcome is the last column, for the difference that is not adjusted.
         columns = list(_columns_of(propensity, placed, records))
         return scores, np.stack([*columns, targets / _reach(of_outcome)]), treated
 
@@ -383,6 +385,7 @@ class TreatmentEffect(Gaussian):
 
     def _aimed(self, known: Mapping[str, Known], aim: _Aim, released: NoisyBlock) -> _Aim:
         """Return the weights of the last round, and cuts from counts of sizes."""
+        # The sizes are those at the weights before the last step, which is short.
         models, (counts, noise_std) = self._models, released.in_records()
         placed, of_outcome = (one.fit.columns for one in known.values())
         # A residual of two categories is at most 1, and a score of overlap four times that.
@@ -425,7 +428,9 @@ class TreatmentEffect(Gaussian):
         known, aim = self._read(state)
         models, placed = self._models, known["outcome"].fit.columns
         solutions = [model.solution(known[name]) for name, model in models.items()]
+        # Without one common cause, an effect would be wrong in a way that no interval shows.
         certain = [bool(one.known.all()) for one in solutions]
+        # Scores are in the unit of the outcome model, which follows from released counts.
         unit = models["outcome"].unit(placed)
         ends = np.cumsum([block.size for block in self.blocks(ROUNDS)])[:-1]
         sums = np.split(aim.sums, ends)
@@ -463,6 +468,7 @@ class TreatmentEffect(Gaussian):
         if not np.isfinite(effect.value):
             unknown = f"The effect of {treatment} on {outcome} is not known."
             return Summary(result=unknown, reliability=_HIDDEN)
+        # Only what is sure: noise alone must not cast doubt on the effect.
         apart = np.flatnonzero((after.low > _BALANCED) | (after.high < -_BALANCED))
         differ = f"after weighting, arms still differ in {', '.join(self.names[j] for j in apart)}"
         return Summary(
@@ -530,6 +536,7 @@ def _columns_of(model: Model, placed: Placed, records: Records) -> Iterator[Floa
         if not term.levels:
             yield (values - centres[0]) * placed.scale[part][0]
             continue
+        # About the share, so that the noise in the sizes of arms cancels.
         shares = (centres + 1) / 2
         for k, share in enumerate(np.insert(shares, placed.reference[j], 1 - shares.sum())):
             yield (values == k) - share

@@ -88,6 +88,7 @@ def scores_of(
 
 def effect_rows(values: Floats, weights: Floats, cut: float) -> Integers:
     """Return rows of scores cut to a length, with their squares and weights."""
+    # Values are about a public effect, so few are long and most of the ball is for the score.
     values = np.clip(values / cut, -1.0, 1.0)
     return ball(np.stack([SCORE * values, _REST * values**2, _REST * weights]), 1.0)
 
@@ -119,6 +120,7 @@ def effect_of(
         return np.nan, np.inf, np.inf
     value = score / weight
     variance = score_std**2 + (lost / _Z) ** 2 + (value * weight_std) ** 2
+    # To first order: 0 if both models are true, and the part of a false one otherwise.
     for part, error in zip(np.split(slopes, [len(errors[0])]), errors, strict=True):
         variance += float(part @ error @ part)
     return value, variance / weight**2, max(square, square_std) / weight**2
@@ -168,7 +170,7 @@ def balance_of(words: Floats, noise_std: float) -> Balance:
 
     means, errors = mean(totals, sizes, _MEAN)
     of_squares, square_errors = mean(squares, sizes, _SQUARE)
-    variances = of_squares - means**2
+    variances = of_squares - means**2  # may be negative, and is then not above its noise
     pooled = variances.mean(axis=0)
     pooled_error = (square_errors + 4 * means**2 * errors).sum(axis=0) / 4
     pooled = np.where(pooled > KNOWN * np.sqrt(pooled_error), pooled, np.nan)
