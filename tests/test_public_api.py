@@ -22,6 +22,7 @@ NAMES = [
     "DPBounds",
     "DPCox",
     "DPCoxApproximate",
+    "DPTreatmentEffect",
     "DPKMeans",
     "DPKaplanMeier",
     "DPGeneralizedLinearRegressor",
@@ -73,7 +74,7 @@ def test_the_public_names_are_these() -> None:
     assert sorted(cloister.__all__) == sorted(NAMES)
     assert len(set(cloister.__all__)) == len(cloister.__all__)
     assert dir(cloister) == sorted(NAMES)
-    assert len(NAMES) == 42
+    assert len(NAMES) == 43
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,6 +125,7 @@ def test_the_tasks_that_ship_are_these() -> None:
         "synthesise",
         "table1",
         "tabulate",
+        "treatment-effect",
     ]
     for name, task in TASKS.items():
         assert task.name == name

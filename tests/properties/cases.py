@@ -25,6 +25,7 @@ from cloister.tasks.evaluation.regression import RegressionEvaluation
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, OTHER_NUMBER, example_of
 from cloister.tasks.patterns.outliers import Outliers
 from cloister.tasks.preparation.discretise import Discretise
+from cloister.tasks.regression.effect import TreatmentEffect
 from cloister.tasks.regression.glm import GeneralizedLinear
 from cloister.tasks.supervised.forest import RandomForest
 from cloister.tasks.supervised.linear import Linear
@@ -518,6 +519,25 @@ DESIGNS |= family(
         "by silo": {"target": "visits", "family": "poisson", "by_silo": True},
     },
     facts={"nominal_n": 20_000, "silos": ("p", "q", "r")},
+)
+
+DESIGNS |= family(
+    "treatment effect",
+    TreatmentEffect,
+    PATIENTS,
+    {
+        "of overlap": {"outcome": "age"},
+        "average": {"outcome": "visits", "estimand": "ate"},
+        "one covariate": {"outcome": "visits", "covariates": ("age",)},
+    },
+    {"treatment": "smokes"},
+    facts={"nominal_n": 20_000},
+)
+DESIGNS["treatment effect, two categories"] = Case(
+    task=TreatmentEffect,
+    columns=(*PATIENTS, PublicColumn("died", 0.0, 1.0, ("0", "1"))),
+    options={"treatment": "smokes", "outcome": "died", "covariates": ("visits", "work")},
+    facts={"nominal_n": 20_000},
 )
 
 BAYES = (AGE, VISITS, PublicColumn("calls", 0.0, 9.0), CATEGORY, BOOLEAN, ILL)

@@ -55,6 +55,7 @@ VARIANTS = {  # designs that differ little from another one, which is drawn inst
     *(f"cox-approximate, {kind}" for kind in ("a number", "to a horizon")),
     *(f"glm, {family}" for family in ("gaussian", "binomial", "poisson", "negative binomial")),
     "glm, gamma",
+    *(f"treatment effect, {kind}" for kind in ("average", "two categories")),
 }
 
 
@@ -169,6 +170,22 @@ def cut_short_at_high_hazards(case: Case) -> Inputs:
         yield task, t, state, np.array([[0, *[ONE] * (case.width - 1)]], dtype=np.int32)
 
 
+def far_from_both_models(case: Case) -> Inputs:
+    """Yield a corner where all cuts are short and the treatment was not expected."""
+    task = case.build()
+    state = case.start(task)
+    cuts = ("cut", "length", "squares_cut", "cuts")
+    for name in state:
+        if name.endswith(cuts):
+            state[name] = np.ones_like(state[name])
+    state["outcome_target"] = np.array([0, ONE >> 6, 0])
+    for name in ("propensity_weights", "aim_propensity"):
+        state[name][-1] = -9 * ONE
+    state["outcome_weights"][-1] = state["aim_outcome"][-1] = -5 * ONE
+    for t in range(task.rounds):
+        yield task, t, state, np.full((1, case.width), ONE, dtype=np.int32)
+
+
 def reached_by(
     inputs: Callable[[Case], Inputs], first: str, l2: float, l1: float = 0.0
 ) -> dict[str, tuple[Callable[[Case], Inputs], float, float]]:
@@ -196,6 +213,7 @@ REACHED = {
     **reached_by(sure_of_the_wrong_class, "logistic, three classes", 0.95),
     **reached_by(sure_of_the_wrong_class, "linear", 0.95),
     **reached_by(cut_short, "glm", 0.9999),
+    **reached_by(far_from_both_models, "treatment effect, of overlap", 0.9),
     # its parts are cut by themselves: `test_look.py` has a record that reaches all of them
     **reached_by(cut_short, "glm, by silo", 0.7),
 }

@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and editors
     from cloister.estimators.survival import DPLogRank as DPLogRank
     from cloister.estimators.synthesiser import DPSynthesiser as DPSynthesiser
     from cloister.estimators.table import DPTable as DPTable
+    from cloister.estimators.treatment import DPTreatmentEffect as DPTreatmentEffect
     from cloister.privacy.budget import Budget as Budget
     from cloister.privacy.ledger import Ledger as Ledger
     from cloister.protocol.plan import Plan as Plan
@@ -266,6 +267,18 @@ ROWS = {
         "command": "count records in tables, compute means by group, and test differences",
         "python": ("table:DPTable",),
         "question": {"title": "How many in each category? (counts)", "most": 2, "bins": 4},
+    },
+    "treatment-effect": {
+        "task": "regression.effect:TreatmentEffect",
+        "names": ("treatment", "outcome", "covariates"),
+        "only": ("covariates",),
+        "python": ("treatment:DPTreatmentEffect",),
+        "question": {
+            "title": "Does a treatment work? (adjusted effect)",
+            "roles": {"treatment": "yes-no", "outcome": "number"},
+            "hints": {"treatment": ("treat", "arm", "drug", "exposed")},
+            "forecast": False,
+        },
     },
 }
 """One row for each task of the package, by its name; see :mod:`cloister.core.capability`."""

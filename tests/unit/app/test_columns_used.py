@@ -29,6 +29,7 @@ COLUMNS: Any = [
 SCHEMA = Schema(dataset="ward", unit="row", columns=COLUMNS)
 FOLLOWED = {"time": "days", "event": "dead"}
 EVENTS = {"nominal_events": 1000}
+TREATED = {"treatment": "dead", "outcome": "age"}
 BY_FORMULA = asdict(parse_formula("age ~ sex + arm"))
 NAMED: list[tuple[str, dict[str, Any], tuple[str, ...] | None]] = [
     ("survival", FOLLOWED, ("days", "dead")),
@@ -39,6 +40,8 @@ NAMED: list[tuple[str, dict[str, Any], tuple[str, ...] | None]] = [
     ("glm", {"target": "dead", "covariates": ["sex"], "family": "binomial"}, ("dead", "sex")),
     ("glm", {"target": "age", "formula": BY_FORMULA}, ("age", "sex", "arm")),
     ("glm", {"target": "age"}, None),
+    ("treatment-effect", {"treatment": "dead", "outcome": "age"}, None),
+    ("treatment-effect", {**TREATED, "covariates": ("lab",)}, ("age", "dead", "lab")),
     ("tabulate", {"tables": (("dead", "sex"), ("arm",))}, ("dead", "sex", "arm")),
     ("tabulate", {"means": ("age",), "by": ("sex",)}, ("age", "sex")),
     (

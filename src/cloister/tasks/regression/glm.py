@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from math import sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -36,7 +35,7 @@ from cloister.tasks.regression.families import family_of
 from cloister.tasks.regression.formula import Design as FormulaDesign
 from cloister.tasks.regression.formula import Formula, design_of
 from cloister.tasks.regression.formula import Term as FormulaTerm
-from cloister.tasks.regression.rounds import CURVATURE_SHARE, ROUNDS, SHARES, Known, Model
+from cloister.tasks.regression.rounds import ROUNDS, SHARES, Known, Model
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.contrasts import (
     Reference,
@@ -47,7 +46,6 @@ from cloister.tasks.supervised.target import Features, check_columns
 
 _MOST_WIDTH = 61
 _PART = 1 << 14  # records at a time, if a unit has several
-_STEEP = 2.4  # usual ratio of a column's reach to its deviation
 
 _LOOK = (
     " Separate sums of each silo show whether coefficients would change with a term for the silo."
@@ -275,9 +273,7 @@ class GeneralizedLinear(Gaussian):
 
     def _refuse_few(self, units: int, multiplier: float) -> None:
         """Raise PlanError if the noise of the curvature would be above what it is to measure."""
-        size = sum(_STEEP * sqrt(max(n - 1, 1)) for n in self._levels)
-        noise = 2 * sqrt(self.model.design.width) * multiplier * (1 + size)
-        needed = int(noise / sqrt(2 * CURVATURE_SHARE) * 2 * _STEEP) + 1
+        needed = self.model.fewest(multiplier)
         if units < needed:
             columns = self.model.design.width - 1
             least = f"at least {needed:,} for a design of {columns} columns at this budget"

@@ -55,6 +55,7 @@ _SQUARES, _SANDWICH = 0.06, 0.15  # of the last round, and of its gradient
 _REACH = 3.0  # residual at which squares are cut
 _FARTHEST, _FARTHEST_LINEAR = (1.5, 4.0), (2.0, 6.0)  # step: in prior deviations; of the constant
 _LEAST_EXPOSURE = 2.0**-20  # of the largest, so that it has a logarithm
+_STEEP = 2.4  # usual ratio of a column's reach to its deviation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +119,16 @@ class Model:
         """Terms and what is counted of them."""
         return Design(self.terms, self.target, self.bins, self.offset)
 
+    def fewest(self, multiplier: float, share: float = 1.0) -> int:
+        """Return the number of units at which noise is as large as what the curvature measures.
+
+        `multiplier` is the noise of one release for the whole budget, of which the model has a
+        `share`.
+        """
+        size = sum(_STEEP * sqrt(max(len(term.levels) - 1, 1)) for term in self.terms)
+        noise = 2 * sqrt(self.design.width) * multiplier * (1 + size)
+        return int(noise / sqrt(2 * CURVATURE_SHARE * share) * 2 * _STEEP) + 1
+
     # What is summed -------------------------------------------------------------------------------
 
     def start(self) -> Known:
@@ -172,9 +183,8 @@ class Model:
         margin = np.zeros(len(records))
         if self.offset:
             margin += self._margin_at(np.asarray(self.offset.of(records)), self.unit(placed))
-        for weight, entry in zip(known.fit.weights, rows, strict=True):  # no product of matrices,
-            margin += weight * entry  # whose rounding may depend on the other records
-        residual, weight = self.family.score(margin, self._targets(placed, records))
+        margin = _added(margin, known.fit.weights, rows)
+        residual, weight = self.family.score(margin, self.targets(placed, records))
         counted = np.ones(len(records))
         if self.counted:
             counted = np.clip(self.counted.in_data_units(records) / self.counted.high, 0.0, 1.0)
@@ -202,6 +212,10 @@ class Model:
             of_units = by_unit(scores[None], owner)[0], by_unit(rows * weights, owner)
             yield look_rows(*of_units, self._look_cuts(known.fit))
 
+    def mean_of(self, weights: Floats, rows: Floats) -> Floats:
+        """Return the mean of the target at rows without an offset, as :meth:`targets` has it."""
+        return self.family.mean(_added(np.zeros(rows.shape[1]), weights, rows))
+
     # The target -----------------------------------------------------------------------------------
 
     def unit(self, placed: Placed) -> float:
@@ -215,7 +229,7 @@ class Model:
         low, high = self.target.low, self.target.high
         return (low + high) / 2 + (high - low) / 2 * float(placed.target[0])
 
-    def _targets(self, placed: Placed, records: Records) -> Floats:
+    def targets(self, placed: Placed, records: Records) -> Floats:
         """Return the target of each record; that of least squares about its centre, in its unit."""
         values = np.asarray(self.target.of(records), dtype=np.float64)
         if self.target.levels:
@@ -253,7 +267,7 @@ class Model:
             weights[-1] -= float(self._margin_at(usual, self.unit(placed)))
         return weights
 
-    def _residuals(self, placed: Placed) -> tuple[float, float]:
+    def residuals(self, placed: Placed) -> tuple[float, float]:
         """Return the usual largest residual at the null model, and a bound on those of the box."""
         centre, deviation, reach = map(float, placed.target)
         if self.target.levels:
@@ -268,7 +282,7 @@ class Model:
     def _most(self, placed: Placed) -> tuple[float, float]:
         """Return the largest usual sizes of gradients and of curvatures at the null model."""
         squared = self.design.reach_squared(placed, whole_box=True)
-        of_gradient = sqrt(squared) * self._residuals(placed)[1]
+        of_gradient = sqrt(squared) * self.residuals(placed)[1]
         of_curvature = self.rows_of_unit * self._null_weight(placed) * squared
         return self.rows_of_unit * of_gradient, of_curvature
 
@@ -318,7 +332,7 @@ class Model:
         return replace(
             fit,
             weights=self._null(placed),
-            cut=sqrt(squared * rows) * self._residuals(placed)[0],
+            cut=sqrt(squared * rows) * self.residuals(placed)[0],
             length=self._null_weight(placed) * squared * rows,
         )
 
@@ -351,7 +365,7 @@ class Model:
         """Return the lengths to which residuals and rows times weights are cut."""
         weight, rows = self._null_weight(fit.columns), float(self.rows_of_unit)
         # No event of a rare kind is cut.
-        most = min(max(_REACH * sqrt(weight), 1.0), self._residuals(fit.columns)[0])
+        most = min(max(_REACH * sqrt(weight), 1.0), self.residuals(fit.columns)[0])
         return sqrt(rows) * most, sqrt(rows * weight * fit.length)
 
     def _moved(self, fit: Fitted, gradients: Sequence[Gradient], last: bool = False) -> Solution:
@@ -404,3 +418,10 @@ class Model:
         if self.offset:
             margin += self._margin_at(np.asarray(self.offset.of(records)), 1.0)
         return self.family.mean(margin)
+
+
+def _added(margin: Floats, weights: Floats, rows: Floats) -> Floats:
+    """Return a margin with the products of weights and rows added to it."""
+    for weight, entry in zip(weights, rows, strict=True):  # no product of matrices,
+        margin += weight * entry  # whose rounding may depend on the other records
+    return margin

@@ -23,7 +23,8 @@ from cloister.core.randomness import public_generator
 CLASSES = 2.0 ** (np.arange(-24, 41) / 2)
 """Upper ends of the classes in which sizes are counted, two to an octave."""
 
-_SURE, _CERTAIN = 3.0, 5.0  # deviations of noise above which a count is relied on
+SURE, _CERTAIN = 3.0, 5.0
+"""Deviations of noise above which a count is relied on."""
 _FLATTEST, STEEPEST = 1.4, 4.0  # powers of a tail
 _SAME_WAY = 0.7  # share of cut parts that point in the same direction
 _DRAWS = 64  # of the noise of counts
@@ -58,11 +59,18 @@ class Tail:
 
     @classmethod
     def of(
-        cls, counts: Floats, noise_std: float, most: float, n: float, steepest: float = STEEPEST
+        cls,
+        counts: Floats,
+        noise_std: float,
+        most: float,
+        n: float,
+        steepest: float = STEEPEST,
+        sure: float = SURE,
     ) -> Self:
         """Return the tail of `n` units whose sizes are probably at most `most`.
 
-        It falls by a power of at most `steepest`.
+        It falls by a power of at most `steepest`, from the last class whose count is more than
+        `sure` deviations above 0.
         """
         above = np.append(np.cumsum(counts[:0:-1])[::-1], 0.0)
         seen = np.flatnonzero(above > _CERTAIN * noise_std * np.sqrt(np.arange(len(counts))[::-1]))
@@ -76,7 +84,7 @@ class Tail:
         above[:, :-1] = np.cumsum(drawn[:, :0:-1], axis=1)[:, ::-1]
         error = noise_std * np.sqrt(np.maximum(np.arange(top, -1, -1), 1.0))
         last = middle = min(middle_class(counts, n), top - 1)
-        while last + 1 < top and above[0, last + 1] > _SURE * error[last + 1]:
+        while last + 1 < top and above[0, last + 1] > sure * error[last + 1]:
             last += 1
         left = np.maximum(above[:, last], 1e-3)
         before = np.maximum(above[:, max(last - 2, 0)], 1.0)  # an octave lower
@@ -115,7 +123,7 @@ def cut_of_squares(counts: Floats, noise_std: float, n: float, price: float) -> 
     """
     middle = middle_class(counts, n)
     last, octaves = middle, 4
-    while last + 1 < len(counts) and counts[last + 1 :][:octaves].sum() > _SURE * 2 * noise_std:
+    while last + 1 < len(counts) and counts[last + 1 :][:octaves].sum() > SURE * 2 * noise_std:
         last += 1
     squares = CLASSES[: last + 2] ** 2
     lost = np.maximum(squares - squares[:, None], 0.0) @ np.maximum(counts[: last + 2], 0.0)

@@ -1,0 +1,556 @@
+"""The effect of a treatment: a model of who gets it, one of the outcome, and a sum at both.
+
+Both models take their five rounds together. The last of these also counts sizes for the next one.
+A sixth round sums the terms of both effects at the released models, see
+:mod:`cloister.tasks.regression.weighing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from math import sqrt
+from typing import Annotated, ClassVar, Literal, Self
+
+import numpy as np
+
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import Length, Range, Whole, declared
+from cloister.core.display import NOT_KNOWN, Display, Estimate, Summary, Table, around
+from cloister.core.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.rows import summed
+from cloister.protocol.task import (
+    COUNT_BITS,
+    INTERVAL_95,
+    Block,
+    Gaussian,
+    NoisyBlock,
+    PublicColumn,
+    PublicFacts,
+    Rows,
+)
+from cloister.tasks.columns import in_cache, position
+from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.interval_tables import (
+    INTERVALS,
+    MARGINS,
+    WITH_POPULATION,
+    bars_of,
+    number_of,
+)
+from cloister.tasks.options import build_task, noise_multiplier_for
+from cloister.tasks.regression.design import PLACES, Placed, term_of
+from cloister.tasks.regression.engine import BITS, ball
+from cloister.tasks.regression.families import family_of
+from cloister.tasks.regression.newton import ball_block
+from cloister.tasks.regression.rounds import LAST, ROUNDS, SHARES, Known, Model
+from cloister.tasks.regression.tails import CLASSES, Tail, class_of
+from cloister.tasks.regression.weighing import (
+    ESTIMANDS,
+    SCORE,
+    Scores,
+    balance_of,
+    balance_payload,
+    effect_of,
+    effect_rows,
+    estimate_of,
+    scores_of,
+    usual_length,
+)
+from cloister.tasks.state import decode_state, encode_state, part_of, prefixed
+
+_MODELS = {"propensity": 0.30, "outcome": 0.24}  # shares of the budget
+_SIZES = 0.05
+_LAST = {"ate": 0.14, "ate_slopes": 0.03, "ato": 0.15, "ato_slopes": 0.025, "balance": 0.065}
+_FAR = {"ate": 5.0, "ato": 2.0}  # usual largest factor of a residual in a score
+_SLOPES = np.array([1.0, 0.5])  # usual largest slope of both, in the largest score and row
+_BALANCED = 0.1  # standardised difference
+_SURE = 1.5  # deviations, above which counts of sizes are relied on: the lost part has noise too
+_LABELS = {
+    "ato": "on average where both arms are likely (overlap)",
+    "ate": "on average over all records",
+    "naive": "difference of means, not adjusted",
+}
+_BALANCE = (
+    "[ , ] are 95 % confidence intervals (privacy noise only). Balanced: the whole interval is "
+    f"within {_BALANCED}."
+)
+_HIDDEN = (
+    "Noise hides a coefficient of a model that it needs: give more records, or join categories."
+)
+_Z = INTERVAL_95["gaussian"]
+
+
+@dataclass(frozen=True)
+class _Aim:
+    """The public state of the last round.
+
+    `cuts` are lengths to which scores and balance are cut; `lost` is what those of scores likely
+    take away.
+    """
+
+    propensity: Floats  # weights of the models
+    outcome: Floats
+    cuts: Floats
+    lost: Floats
+    sums: Floats  # one block after another, and their noise
+    noise: Floats
+
+
+@declared
+class TreatmentEffect(Gaussian):
+    """The average effect of a treatment on an outcome, if no other cause of both is left out.
+
+    Parameters
+    ----------
+    treatment, outcome, covariates : int, int, tuple of int
+        Columns; the treatment has two categories, and the second is treated.
+    levels, low, high : tuple with an entry for each column
+        Number of categories, 0 for numbers; and the box, data units.
+    names : tuple of str
+        Covariates, one for each category.
+    arms : tuple of str
+        Names of the categories of the treatment.
+    estimand : {"ato", "ate"}
+        The effect of the summary: of overlap, or the average effect. Balance is that of its
+        weights.
+    bins : tuple of int
+        Number of bins of a histogram, of both models.
+
+    Notes
+    -----
+    A record adds vectors whose integer norm is checked. docs/proofs/treatment.md
+    """
+
+    name: ClassVar[str] = "treatment-effect"
+    title: ClassVar[str] = "Effect of a treatment"
+    has_effects: ClassVar[bool] = True
+    rounds: ClassVar[int] = ROUNDS + 1
+
+    example: ClassVar[Example] = Example(
+        MIXED, {"treatment": "smokes", "outcome": "weight", "n_units": 20_000}
+    )
+
+    @declared
+    class Options:
+        treatment: Annotated[str, "column of two categories; the second is treated"]
+        outcome: Annotated[str, "column of numbers or of two categories"]
+        covariates: Annotated[
+            tuple[str, ...], "all common causes of both columns; all other columns by default"
+        ] = ()
+        estimand: Annotated[
+            Literal["ato", "ate"], "ato: where both arms are likely; ate: over all records"
+        ] = "ato"
+        n_units: Annotated[Whole | None, "public number of records; nominal_n by default"] = None
+
+    n_features: Whole
+    treatment: Annotated[int, Range(0)]
+    outcome: Annotated[int, Range(0)]
+    covariates: Annotated[tuple[Annotated[int, Range(0)], ...], Length(1)]
+    levels: tuple[int, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    names: tuple[str, ...]
+    arms: Annotated[tuple[str, ...], Length(2, 2)]
+    estimand: Literal["ato", "ate"] = "ato"
+    bins: tuple[Annotated[int, Range(2, 1024)], ...] = (64, 64)
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        used = [self.treatment, self.outcome, *self.covariates]
+        if len(set(used)) < len(used) or max(used) >= self.n_features:
+            raise PlanError(
+                "treatment, outcome and covariates must be different columns of "
+                f"{self.n_features}, got {used}."
+            )
+        if self.levels[self.treatment] != 2 or self.levels[self.outcome] not in (0, 2):
+            raise PlanError(
+                "treatment must be a column of two categories, and outcome one of numbers or of "
+                "two categories; choose others, or join categories."
+            )
+        if any(self.levels[j] == 1 for j in self.covariates):
+            raise PlanError("covariates must not have a single category; leave out those.")
+
+    @classmethod
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Design the sums; raise PlanError if noise would hide a model."""
+        columns = facts.columns
+        treatment = position(columns, options.treatment, "treatment")
+        outcome = position(columns, options.outcome, "outcome")
+        # Several rows of a unit may be in both arms.
+        if facts.group_size > 1:
+            raise PlanError(
+                "treatment-effect needs one record of each unit; join the records of a unit, or "
+                "declare max_rows = 1 in the schema."
+            )
+        chosen = [position(columns, name, "covariates") for name in options.covariates]
+        covariates = chosen or [j for j in range(len(columns)) if j not in (treatment, outcome)]
+        used = [columns[j] for j in covariates]
+        task = build_task(
+            cls,
+            facts,
+            options,
+            treatment=treatment,
+            outcome=outcome,
+            covariates=tuple(covariates),
+            names=tuple(chain.from_iterable(map(_names_of, used))),
+            arms=columns[treatment].categories,
+        )
+        units, multiplier = options.n_units or facts.nominal_n, noise_multiplier_for(facts) or 0.0
+        models = task._models
+        needed = max(models[name].fewest(multiplier, _MODELS[name]) for name in _MODELS)
+        if units < needed:
+            raise PlanError(
+                f"nominal_n must be at least {needed:,} for {len(task.names)} covariates and "
+                f"categories at this budget, got {units:,}: noise would hide the models; raise "
+                "epsilon, or name fewer covariates."
+            )
+        bins = (
+            models[name].design.enough_bins(units, multiplier, SHARES[PLACES] * share)
+            for name, share in _MODELS.items()
+        )
+        return replace(task, bins=tuple(bins))
+
+    def describe(self) -> str:
+        return (
+            "Five rounds fit two models side by side: the probability of the treatment, and the "
+            "outcome from covariates and treatment. A sixth round sums, at these models, the terms "
+            "of the average effect and of the effect of overlap, with means of covariates in both "
+            "arms. Each record adds vectors that are cut to public lengths."
+        )
+
+    # Models ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def _models(self) -> dict[str, Model]:
+        """The propensity model and the outcome model, whose last term is the treatment."""
+        *covariates, treatment, outcome = (
+            term_of(j, self.levels[j], self.low[j], self.high[j], self.frac_bits)
+            for j in (*self.covariates, self.treatment, self.outcome)
+        )
+        terms = {
+            "propensity": (tuple(covariates), treatment),
+            "outcome": ((*covariates, treatment), outcome),
+        }
+        return {
+            name: Model(
+                family=family_of("binomial" if target.levels else "gaussian"),
+                terms=of_rows,
+                target=target,
+                bins=bins,
+            )
+            for bins, (name, (of_rows, target)) in zip(self.bins, terms.items(), strict=True)
+        }
+
+    def start(self) -> State:
+        """Return the state before the first round."""
+        models, blocks = self._models, self.blocks(ROUNDS)
+        aim = _Aim(
+            propensity=np.zeros(models["propensity"].design.width),
+            outcome=np.zeros(models["outcome"].design.width),
+            cuts=np.ones(len(ESTIMANDS) + 1),
+            lost=np.zeros(len(ESTIMANDS)),
+            sums=np.zeros(sum(block.size for block in blocks)),
+            noise=np.zeros(len(blocks)),
+        )
+        return _encoded({name: model.start() for name, model in models.items()}, aim)
+
+    def _read(self, state: GridState) -> tuple[dict[str, Known], _Aim]:
+        """Return the state of both models, and of the last round."""
+        known = {}
+        for name, model in self._models.items():
+            found = decode_state(Known, part_of(state, f"{name}_"), self.frac_bits)
+            levels = [len(term.levels) for term in model.terms]
+            known[name] = replace(found, fit=found.fit.defined(levels))
+        aim = decode_state(_Aim, part_of(state, "aim_"), self.frac_bits)
+        return known, replace(aim, cuts=np.maximum(aim.cuts, CLASSES[0]))
+
+    # Sums -----------------------------------------------------------------------------------------
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the blocks of both models; then those of effects, slopes and balance."""
+        models = self._models
+        if t < ROUNDS:
+            found = [
+                replace(block, name=f"{name}_{block.name}", weight=share * block.weight)
+                for name, share in _MODELS.items()
+                for block in models[name].blocks(t)
+            ]
+            if t == LAST:
+                shape = (len(ESTIMANDS), len(CLASSES))
+                found.append(Block.counting("next_sizes", shape, _SIZES, len(ESTIMANDS)))
+            return tuple(found)
+        entries = 2 + 3 * (len(self.names) + 1)
+        slopes = sum(model.design.width for model in models.values())
+        sizes = {"ate": 3, "ate_slopes": slopes, "ato": 3, "ato_slopes": slopes}
+        # A record is in one arm, whose bounds are those of the block.
+        balance = replace(ball_block("balance", entries, _LAST["balance"]), shape=(2, entries))
+        return (*(ball_block(name, size, _LAST[name]) for name, size in sizes.items()), balance)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return the rows of records to each block."""
+        return tuple(self._rows(t, *self._read(state), records))
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the sums of all blocks over records."""
+        known, blocks = self._read(state), self.blocks(t)
+        total = np.zeros(sum(block.size for block in blocks), dtype=np.int64)
+        for part in in_cache(records):
+            rows = self._rows(t, *known, part)
+            total += np.concatenate([summed(*pair) for pair in zip(rows, blocks, strict=True)])
+        return total
+
+    def _rows(
+        self, t: int, known: Mapping[str, Known], aim: _Aim, records: Records
+    ) -> Iterator[Rows]:
+        if t < ROUNDS:
+            for name, model in self._models.items():
+                yield from model.rows(t, known[name], records, None)
+            if t < LAST:
+                return
+            aim = replace(aim, **{name: one.fit.weights for name, one in known.items()})
+        with np.errstate(all="ignore"):  # a dishonest state has any numbers; balls leave them out
+            scores, columns, treated = self._scores(known, aim, records)
+            if t == LAST:
+                sizes = map(class_of, map(np.abs, scores.values))
+                cells = [k * len(CLASSES) + found for k, found in enumerate(sizes)]
+                yield Rows.at(cells, [1 << COUNT_BITS] * len(cells))
+                return
+            for k, longest in enumerate(self._longest(aim)):
+                yield Rows.dense(effect_rows(scores.values[k], scores.weights[k], aim.cuts[k]))
+                yield Rows.dense(ball(scores.slopes[k], longest))
+            payload = balance_payload(columns, scores.arms[ESTIMANDS.index(self.estimand)])
+            yield Rows(treated * len(payload), ball(payload, aim.cuts[-1]))
+
+    def _longest(self, aim: _Aim) -> Floats:
+        """Return the lengths to which slopes are cut, of both estimands."""
+        return np.asarray(aim.cuts[:-1] * _SLOPES * sqrt(len(aim.propensity)))
+
+    def _scores(
+        self, known: Mapping[str, Known], aim: _Aim, records: Records
+    ) -> tuple[Scores, Floats, Integers]:
+        """Return scores, columns of the balance, and the arm of each record."""
+        propensity, outcome = self._models["propensity"], self._models["outcome"]
+        placed, of_outcome = (one.fit.columns for one in known.values())
+        treated = np.asarray(propensity.target.of(records), dtype=np.int64)
+        rows, arms = propensity.design.rows(placed, records), []
+        for place in _in_arms(of_outcome):
+            arms.append(outcome.design.rows(of_outcome, records))
+            arms[-1][-2] = place  # in place of the record's own treatment
+        means = [outcome.mean_of(aim.outcome, one) for one in arms]
+        targets = outcome.targets(of_outcome, records)
+        family = outcome.family
+        scores = scores_of(
+            propensity.mean_of(aim.propensity, rows),
+            treated > 0,
+            targets - np.where(treated, means[1], means[0]),
+            means[1] - means[0] - self._usual(aim, of_outcome),
+            rows,
+            [
+                one * family.weight(mean, family.alpha)
+                for one, mean in zip(arms, means, strict=True)
+            ],
+        )
+        # The outcome is the last column, for the difference that is not adjusted.
+        columns = list(_columns_of(propensity, placed, records))
+        return scores, np.stack([*columns, targets / _reach(of_outcome)]), treated
+
+    def _usual(self, aim: _Aim, placed: Placed) -> float:
+        """Return the effect at the centres of covariates: a public number near the effects."""
+        rows = np.zeros((len(aim.outcome), 2))
+        rows[-1], rows[-2] = 1.0, _in_arms(placed)
+        control, treated = self._models["outcome"].mean_of(aim.outcome, rows)
+        return float(treated - control)
+
+    # What follows ---------------------------------------------------------------------------------
+
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
+        """Return the state with both models one round on, the cuts, or the last sums."""
+        known, aim = self._read(state)
+        if t == ROUNDS:
+            read = [released[block.name].in_records(BITS) for block in self.blocks(t)]
+            sums = np.concatenate([words.ravel() for words, _ in read])
+            return _encoded(
+                known, replace(aim, sums=sums, noise=np.array([std for _, std in read]))
+            )
+        known = {
+            name: model.update(t, known[name], part_of(released, f"{name}_"))
+            for name, model in self._models.items()
+        }
+        aim = self._aimed(known, aim, released["next_sizes"]) if t == LAST else aim
+        return _encoded(known, aim)
+
+    def _aimed(self, known: Mapping[str, Known], aim: _Aim, released: NoisyBlock) -> _Aim:
+        """Return the weights of the last round, and cuts from counts of sizes."""
+        # The sizes are those at the weights before the last step, which is short.
+        models, (counts, noise_std) = self._models, released.in_records()
+        placed, of_outcome = (one.fit.columns for one in known.values())
+        # A residual of two categories is at most 1, and a score of overlap four times that.
+        residual = max(models["outcome"].residuals(of_outcome)[0], 2.0)
+        multiplier = _Z * noise_std * sqrt(_SIZES / len(ESTIMANDS)) / SCORE
+        cuts = []
+        for name, found in zip(ESTIMANDS, counts, strict=True):
+            most = _FAR[name] * residual
+            tail = Tail.of(found, noise_std, most, placed.n, sure=_SURE)
+            cuts.append(tail.cut(multiplier / sqrt(_LAST[name])))
+        # Few rows are longer than twice the usual length.
+        numbers = float((placed.spread * (placed.rare == 0)) @ placed.spread)
+        categories = sum(len(term.levels) > 0 for term in models["propensity"].terms)
+        balance = 2 * usual_length(numbers + 1, categories)
+        return replace(
+            aim,
+            **{name: model.solution(known[name]).weights for name, model in models.items()},
+            cuts=np.array([*(cut for cut, _ in cuts), balance]),
+            lost=np.array([lost for _, lost in cuts]),
+        )
+
+    # Results --------------------------------------------------------------------------------------
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
+        """Return no forecast: tails of the outcome and the overlap of the arms decide."""
+        return {}
+
+    def results(self, state: GridState, grid: Grid) -> Results:
+        """Return effects, balance and sizes of the arms.
+
+        Returns
+        -------
+        dict
+            ``ate`` and ``ato``, and ``naive``, the difference of the means of both arms: shape
+            (1,), data units, with noise and population intervals. ``smd_before`` and ``smd_after``
+            of shape (n_names,), with noise intervals. ``arm_size`` of shape (2,), with
+            ``arm_size_half_width``. ``known_models`` of shape (2,), 1 if noise hides no coefficient
+            of the propensity model or of the outcome model; else no effect is known.
+        """
+        known, aim = self._read(state)
+        models, placed = self._models, known["outcome"].fit.columns
+        solutions = [model.solution(known[name]) for name, model in models.items()]
+        # Without one common cause, an effect would be wrong in a way that no interval shows.
+        certain = [bool(one.known.all()) for one in solutions]
+        # Scores are in the unit of the outcome model, which follows from released counts.
+        unit = models["outcome"].unit(placed)
+        ends = np.cumsum([block.size for block in self.blocks(ROUNDS)])[:-1]
+        sums = np.split(aim.sums, ends)
+        results: dict[str, Floats] = {}
+        for k, name in enumerate(ESTIMANDS):
+            found = effect_of(
+                (sums[2 * k], aim.noise[2 * k]),
+                aim.cuts[k],
+                aim.lost[k],
+                sums[2 * k + 1] * self._longest(aim)[k],
+                [one.noise for one in solutions],
+            )
+            value = found[0] + self._usual(aim, placed) if all(certain) else np.nan
+            parts = np.array([value * unit, *(part * unit**2 for part in found[1:])])
+            results |= estimate_of(*parts[:, None]).named(name)
+        words = sums[-1].reshape(2, -1) * aim.cuts[-1]
+        balance = balance_of(words, aim.noise[-1] * aim.cuts[-1])
+        unit *= _reach(placed)
+        return {
+            **results,
+            **balance.difference.mapped(lambda part: part * unit).named("naive"),
+            **balance.before[:-1].named("smd_before"),
+            **balance.after[:-1].named("smd_after"),
+            "arm_size": balance.sizes,
+            "arm_size_half_width": np.full(2, _Z * balance.size_std),
+            "known_models": np.array(certain, dtype=np.float64),
+        }
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the effect and the balance of covariates."""
+        effect, after = number_of(results, self.estimand), Estimate.of(results, "smd_after")
+        outcome, treatment = columns[self.outcome], f"{columns[self.treatment]}={self.arms[1]}"
+        if not np.isfinite(effect.value):
+            unknown = f"The effect of {treatment} on {outcome} is not known."
+            return Summary(result=unknown, reliability=_HIDDEN)
+        # Only what is sure: noise alone must not cast doubt on the effect.
+        apart = np.flatnonzero((after.low > _BALANCED) | (after.high < -_BALANCED))
+        differ = f"after weighting, arms still differ in {', '.join(self.names[j] for j in apart)}"
+        return Summary(
+            result=(f"{treatment} changes {outcome} by ", effect, f", {_LABELS[self.estimand]}."),
+            reliability=("It differs" if effect.is_distinct else "It is not shown to differ")
+            + " from 0 beyond noise and sampling. It is causal only if the covariates hold all "
+            "common causes of both columns.",
+            remarks=(differ,) if apart.size else (),
+        )
+
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
+        """Return effects, arms, and the balance of covariates as a table and a picture."""
+        pairs = list(
+            zip(
+                *(Estimate.of(results, f"smd_{w}").cells() for w in ("before", "after")),
+                strict=True,
+            )
+        )
+        rows = tuple(
+            (name, *map(_or_text, pair), "balanced" if _farthest(pair[1]) < _BALANCED else "")
+            for name, pair in zip(self.names, pairs, strict=True)
+        )
+        picture = bars_of(
+            "Balance of covariates",
+            [f"{name}, {when}" for name in self.names for when in ("before", "after")],
+            list(chain.from_iterable(pairs)),
+            INTERVALS,
+            "standardised difference",
+        )
+        of = f"{columns[self.treatment]}={self.arms[1]} on {columns[self.outcome]}"
+        effects = tuple(
+            (text, _or_text(number_of(results, name))) for name, text in _LABELS.items()
+        )
+        sizes = around(results["arm_size"], results["arm_size_half_width"], normal=True).cells()
+        return (
+            Table(f"Effect of {of}", ("", "effect"), effects, WITH_POPULATION),
+            Table("Arms", ("", "records"), tuple(zip(self.arms, sizes, strict=True)), MARGINS),
+            Table("Balance", ("", "before", "after weighting", ""), rows, _BALANCE),
+            replace(picture, points=True, marks=(-_BALANCED, _BALANCED)),
+        )
+
+
+def _encoded(models: Mapping[str, Known], aim: _Aim) -> State:
+    state = prefixed("aim_", encode_state(aim))
+    for name, known in models.items():
+        state |= prefixed(f"{name}_", encode_state(known))
+    return state
+
+
+def _names_of(column: PublicColumn) -> list[str]:
+    return [f"{column.name}={label}" for label in column.categories] or [column.name]
+
+
+def _in_arms(placed: Placed) -> Floats:
+    """Return the entry of the treatment in a row of the outcome model, in both arms."""
+    treated = 1.0 if placed.reference[-1] == 0 else -1.0
+    places = np.array([-treated, treated]) - placed.centre[-1]
+    return np.asarray(places * placed.scale[-1] * placed.shown[-1])
+
+
+def _columns_of(model: Model, placed: Placed, records: Records) -> Iterator[Floats]:
+    """Yield numbers as in a row, and indicators of all categories about their shares."""
+    for j, (term, part) in enumerate(zip(model.terms, model.design.slots, strict=True)):
+        values, centres = np.asarray(term.of(records), dtype=np.float64), placed.centre[part]
+        if not term.levels:
+            yield (values - centres[0]) * placed.scale[part][0]
+            continue
+        # About the share, so that the noise in the sizes of arms cancels.
+        shares = (centres + 1) / 2
+        for k, share in enumerate(np.insert(shares, placed.reference[j], 1 - shares.sum())):
+            yield (values == k) - share
+
+
+def _reach(placed: Placed) -> float:
+    """Return the unit of the outcome in the balance, in that of its model."""
+    _, deviation, reach = map(float, placed.target)
+    return max(sqrt(max(reach, 0.0) / max(deviation, 1e-9)), 1.0)
+
+
+def _or_text(cell: Estimate) -> Estimate | str:
+    return cell if np.isfinite(cell.value) else NOT_KNOWN
+
+
+def _farthest(cell: Estimate) -> float:
+    return float(max(abs(cell.low), abs(cell.high)))
