@@ -220,6 +220,7 @@ def category_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:
 
 def fill_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:
     """Return a warning of the columns whose missing cells count as a value of the schema."""
+    # Only the schema has the rule: a plan has its digest.
     filled = [
         f"{column.name} {column.filled}"
         for column in schema.select(plan.columns).columns
@@ -227,7 +228,7 @@ def fill_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:
     ]
     if not filled:
         return ()
-    return (f"missing cells count as values: {', '.join(filled)}; results are of these, too.",)
+    return (f"missing cells count as values: {', '.join(filled)}; results include them.",)
 
 
 def site_warnings(plan: Plan) -> tuple[str, ...]:

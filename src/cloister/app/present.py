@@ -145,6 +145,7 @@ def doubts_of(release: Release) -> tuple[str, ...]:
 
 def _of_task(release: Release) -> Iterator[str]:
     """Yield the warnings of a task with the optional member `doubts`."""
+    # The last step has the results; those of steps before it are no results of the job.
     *_, last = pipeline_steps(release.plan.task)
     doubts = getattr(last, "doubts", None)
     if doubts:

@@ -206,8 +206,7 @@ class ReadingReport:
             return ""
         return (
             f"Column {column.name!r} of {self.source}: {share:.1%} of its cells are missing or "
-            "not understood, and count as the value of its rule 'missing'; results are of these "
-            "values, too."
+            "not understood, and count as the value of its rule 'missing'; results include them."
         )
 
     @property
