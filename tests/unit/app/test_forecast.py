@@ -310,6 +310,4 @@ def test_a_plan_says_what_a_missing_cell_counts_as() -> None:
     budget = Budget(1.0, 1e-6)
     plan = make_plan(TASKS["statistics"], schema, ["a"], budget=budget, nominal_n=5000)
     (said,) = (one for one in plan_warnings(plan, schema) if "missing cells" in one)
-    assert said == (
-        "missing cells count as values: pay 7500, work field, seen 2024-01-01; results include them."
-    )
+    assert said.endswith("values: pay 7500, work field, seen 2024-01-01; results include them.")
