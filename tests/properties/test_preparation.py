@@ -8,6 +8,7 @@ released number, however odd, breaks a state.
 from __future__ import annotations
 
 import json
+import os
 from functools import cache
 from typing import Any
 
@@ -112,6 +113,7 @@ def test_a_record_of_a_pipeline_adds_no_more_than_its_bound(seed: int, noise: fl
 
 
 GRIDS = (9, 20, 24)
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
 @names
@@ -121,7 +123,7 @@ def test_the_bound_holds_on_coarser_and_finer_grids(name: str, frac_bits: int) -
     plan = planned(name, frac_bits=frac_bits)
     table = some_records(rng, 20, 1 << frac_bits)
     known = states(plan, table, rng, 1.0)
-    if name == "pipeline":  # every state meets every round, on one of the grids
+    if name == "pipeline" and not NIGHTLY:  # every state meets every round, on one of the grids
         known = known[GRIDS.index(frac_bits) :: len(GRIDS)]
     check_task(plan.task, [table[:6]], known)
 

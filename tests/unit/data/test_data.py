@@ -410,9 +410,7 @@ def test_tables_without_records_are_silos_without_records() -> None:
         assert check_file(source, TWO).used == 0
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.one_of(st.binary(max_size=80), st.text('0123456789.-+eE,"\n\r xNa', max_size=80)))
 def test_no_content_of_a_text_table_raises(tmp_path: Path, body: bytes | str) -> None:
     path = tmp_path / "t.csv"
@@ -442,7 +440,7 @@ def test_a_quote_that_does_not_match_drops_its_own_line_alone(
 
 
 @given(note=st.text(max_size=30))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_a_csv_writer_wrote_adds_one_record_a_row(tmp_path: Path, note: str) -> None:
     path = tmp_path / "t.csv"
     rows = [[0.25, -0.5, note], [0.5, 0.5, ""]]
@@ -456,7 +454,6 @@ cell_values = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.tuples(cell_values, cell_values, cell_values), max_size=8))
 def test_no_content_of_a_table_raises(rows: list[tuple[Any, Any, Any]]) -> None:
     frame = pd.DataFrame(rows, columns=["a", "b", "id"], dtype=object)
@@ -468,7 +465,6 @@ def test_no_content_of_a_table_raises(rows: list[tuple[Any, Any, Any]]) -> None:
         check_file(frame, used)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.floats(), st.floats()), min_size=1, max_size=8),
     low=st.floats(-1e100, 0.9e100),
@@ -500,9 +496,7 @@ def first_rows(ids: Sequence[Any], numbers: Sequence[float], max_rows: int) -> l
     return kept
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
         st.tuples(

@@ -253,7 +253,10 @@ def test_models_of_other_columns_or_tasks_are_not_combined() -> None:
         combined_probabilities([], records)
 
 
-@pytest.mark.parametrize("ensemble", [DPSiloEnsemble, zero_noise(DPSiloEnsemble)])
+@pytest.mark.parametrize(
+    "ensemble",
+    [DPSiloEnsemble, pytest.param(zero_noise(DPSiloEnsemble), marks=pytest.mark.nightly)],
+)
 def test_scikit_learns_checks_pass(ensemble: type[Any]) -> None:
     options: dict[str, Any] = {
         "epsilon": 1e6,

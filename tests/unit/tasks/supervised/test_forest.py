@@ -470,7 +470,8 @@ def test_scikit_learns_checks_pass_but_for_those_that_compare_two_fits() -> None
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# Boosted trees pass the test above, which has the checks of one fit.
+@pytest.mark.parametrize("kind", ["random", pytest.param("boosted", marks=pytest.mark.nightly)])
 def test_without_noise_all_of_scikit_learns_checks_pass(kind: str) -> None:
     double = zero_noise(DPRandomForestClassifier)
     with warnings.catch_warnings():

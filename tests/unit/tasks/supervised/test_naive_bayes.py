@@ -355,7 +355,7 @@ def test_displays_name_classes_cells_and_bins() -> None:
 # --- the estimator
 
 
-@pytest.mark.parametrize("numbers", ["binned", "gaussian"])
+@pytest.mark.parametrize("numbers", ["binned", pytest.param("gaussian", marks=pytest.mark.nightly)])
 def test_scikit_learn_finds_nothing_wrong(numbers: str) -> None:
     kind = zero_noise(DPNaiveBayes)
     with warnings.catch_warnings():
