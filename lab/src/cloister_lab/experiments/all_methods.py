@@ -25,6 +25,7 @@ from cloister_lab.experiments.records import Cell, MeanOf, TidyRow, Value
 from cloister_lab.experiments.run import Settings, Unit, units_of
 from cloister_lab.experiments.sweep import EPSILONS, TASKS, Named, loaded, private, release, tables
 from cloister_lab.metrics import nicv
+from cloister_lab.tasks.subcluster import SubClusterDP
 
 _TABLES = (
     *("iris", "wine", "lsun", "breast", "wdbc", "yeast", "s1", "adult", "digits", "birch2"),
@@ -34,6 +35,8 @@ _SMALL_TABLES = ("iris",)
 _MIDDLE = 0.5  # the one epsilon of the small version
 _NEGLIGIBLE = 1.02  # FastLloyd over the optimum, below which there is no gap to speak of
 _SLOW = {MaxCover.name: 5, PrivGene.name: 5}  # so many times fewer repeats
+_VARIANTS = {"subcluster-dp by size": (SubClusterDP.name, {"by_size": True})}
+"""Names of methods with other than their default options."""
 
 
 def units(settings: Settings) -> list[Unit]:
@@ -42,7 +45,7 @@ def units(settings: Settings) -> list[Unit]:
     return [
         unit
         for source in tables(_TABLES if settings.full else _SMALL_TABLES, settings)
-        for name in (*TASKS, *CURATORS)
+        for name in (*TASKS, *_VARIANTS, *CURATORS)
         if name != Lloyd.name
         for unit in units_of(
             run_method,
@@ -57,12 +60,13 @@ def units(settings: Settings) -> list[Unit]:
 def run_method(source: Named, method: str, epsilons: Sequence[float], repeat: int) -> list[TidyRow]:
     """Run one method at all epsilons from one public seed; `nicv` is empty where it refuses."""
     data = loaded(source)
+    name, options = _VARIANTS.get(method, (method, {}))
     rows: list[TidyRow] = []
     for epsilon in epsilons:
         row: dict[str, Value] = {
             "dataset": data.name,
             "method": method,
-            "private": "yes" if private(method) else "no",
+            "private": "yes" if private(name) else "no",
             "epsilon": epsilon,
             "repeat": repeat,
             "nicv": None,
@@ -73,7 +77,7 @@ def run_method(source: Named, method: str, epsilons: Sequence[float], repeat: in
         }
         begun = time.perf_counter()
         try:
-            answer = release(data, method, epsilon, repeat)
+            answer = release(data, name, epsilon, repeat, **options)
             row["seconds"] = time.perf_counter() - begun
             row["nicv"] = nicv(data.values, answer.centres)
             row["plan_digest"] = answer.facts["plan_digest"]
