@@ -174,6 +174,9 @@ def test_a_centre_that_is_not_determined_is_rounded_by_the_spread_of_its_column(
     assert found.values.tolist() == [[2012.0, 30.0], [2022.0, 60.0]]
     results["centres"] = centres[:1].repeat(2, axis=0)
     assert estimates_of(results, ("seen", "age"))[0].values[0].tolist() == [2012.4, 33.6]
+    wide = {**results, "centres": np.array([[-0.52], [0.41]])}
+    wide |= {"low": np.full((2, 1), -1.0), "high": np.ones((2, 1))}
+    assert estimates_of(wide, ("x",))[0].values.ravel().tolist() == [-0.5, 0.4]
 
 
 def test_a_sentence_counts_years() -> None:

@@ -148,7 +148,7 @@ def estimates_of(results: Results, columns: tuple[str, ...]) -> tuple[Estimate, 
     """Return centres and sizes with their intervals.
 
     With verdicts, the intervals of the centres hold together. A centre that is not determined is
-    rounded to one digit of the column's spread, and has no interval.
+    rounded to a digit of half the column's spread, and has no interval.
     """
     names = tuple(f"cluster {j}" for j in range(len(results["centres"])))
     distinct_sizes = above_noise(results["sizes"], results["size_half_width"])
@@ -188,11 +188,11 @@ def all_at_once(centres: Floats, low: Floats, high: Floats) -> tuple[Floats, Flo
 
 
 def _coarse(centres: Floats, low: Floats, high: Floats) -> Floats:
-    """Round centres to the first digit of the spread of their column, intervals included."""
+    """Round centres to the first digit of half the spread of their column, intervals included."""
     # A digit of the values themselves would move a year by centuries.
     spread = np.maximum(np.ptp(centres, axis=0), (high - low).max(axis=0) / 2)
-    step = 10.0 ** np.floor(np.log10(np.maximum(spread, np.finfo(float).tiny)))
-    return np.asarray(np.round(centres / step) * step)
+    step = 10.0 ** np.floor(np.log10(np.maximum(spread / 2, np.finfo(float).tiny)))
+    return np.asarray(np.round(centres / step) * step + 0.0)  # no negative zero
 
 
 def centre_displays(
