@@ -42,6 +42,7 @@ NAMES = [
     "FederatedLearner",
     "Job",
     "Ledger",
+    "LinkedTable",
     "Plan",
     "PlanError",
     "PrivacyWarning",
@@ -73,7 +74,7 @@ def test_the_public_names_are_these() -> None:
     assert sorted(cloister.__all__) == sorted(NAMES)
     assert len(set(cloister.__all__)) == len(cloister.__all__)
     assert dir(cloister) == sorted(NAMES)
-    assert len(NAMES) == 42
+    assert len(NAMES) == 43
 
 
 @pytest.mark.parametrize("name", NAMES)
