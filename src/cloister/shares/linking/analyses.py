@@ -501,8 +501,9 @@ class Logistic(Descent):
     kind: ClassVar[str] = "logistic"
 
     target: str
-    steps: Annotated[int, Range(1, 1000)] = 6
-    step: Annotated[float, Range(above=0, most=100)] = 8.0
+    steps: Annotated[int, Range(1, 1000)] = 24
+    step: Annotated[float, Range(above=0, most=100)] = 4.0
+    momentum: Annotated[float, Range(0, 0.99), "see :class:`LogisticOnShares`"] = 0.8
 
     def names(self) -> tuple[str, ...]:
         """Return the columns that it uses, the target last."""
@@ -525,7 +526,13 @@ class Logistic(Descent):
     ) -> LogisticOnShares:
         """Return the program; the mean gradient is over the released size."""
         options = self._options(frame, budget, keys, rows)
-        return LogisticOnShares(**options, steps=self.steps, step=self.step, nominal_n=size)
+        return LogisticOnShares(
+            **options,
+            steps=self.steps,
+            step=self.step,
+            momentum=self.momentum,
+            nominal_n=size,
+        )
 
     def table(self, view: View) -> Words:
         """Return terms of norm at most 1, the target as 0 or 1, and 1 for each row."""
