@@ -112,7 +112,7 @@ def main() -> None:
     """Read the command line and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("rows", type=int, nargs="*", default=[10_000, 100_000])
-    parser.add_argument("--logistic", action="store_true", help="also six steps on ten columns")
+    parser.add_argument("--logistic", action="store_true", help="also 24 steps on ten columns")
     parser.add_argument("--peer", action="store_true", help="also SPU's private set intersection")
     args = parser.parse_args()
     analyses: list[dict[str, Any]] = [{"kind": "table", "of": ["group", "shop"]}]

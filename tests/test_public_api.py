@@ -43,6 +43,7 @@ NAMES = [
     "FederatedLearner",
     "Job",
     "Ledger",
+    "LinkedTable",
     "Plan",
     "PlanError",
     "PrivacyWarning",

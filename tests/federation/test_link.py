@@ -346,6 +346,7 @@ def test_answers_are_written_by_place_with_their_intervals() -> None:
 
     one = {
         "kind": "table",
+        "note": "Not the maximum.",
         "counts": {
             "axes": ["a", "b"],
             "labels": [["x", "y"], ["u", "v"]],
@@ -360,4 +361,5 @@ def test_answers_are_written_by_place_with_their_intervals() -> None:
     text = " ".join(" ".join(said).split())
     assert "counts x v 2 [1, 3] counts y u 3 [2, 4] counts y v not known" in text
     assert "odds_ratio 2" in text
+    assert "table Not the maximum." in text
     assert "chi2 p 0.0123" in text

@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and editors
     from cloister.privacy.budget import Budget as Budget
     from cloister.privacy.ledger import Ledger as Ledger
     from cloister.protocol.plan import Plan as Plan
+    from cloister.shares.linking import LinkedTable as LinkedTable
 
 _FOLLOWED = {
     "time": ("time", "day", "week", "month", "year", "follow"),
@@ -288,6 +289,7 @@ OTHERS = {
     "Budget": "cloister.privacy.budget",
     "Job": "cloister.app.job",
     "Ledger": "cloister.privacy.ledger",
+    "LinkedTable": "cloister.shares.linking",
     "Plan": "cloister.protocol.plan",
     "Schema": "cloister.data.schema",
     "make_plan": "cloister.app.job",

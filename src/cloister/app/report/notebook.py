@@ -33,18 +33,23 @@ def release_html(name: str, release: Release) -> str:
         cost = ("epsilon", number(release.epsilon())), ("delta", f"{plan.budget.delta:.2g}")
         facts = [*cost, *facts]
     remarks = [remark[:1].upper() + remark[1:] for remark in presentation.remarks]
+    said = (*presentation.warnings, presentation.result, presentation.reliability, *remarks)
+    return displays_html(f"{name} ({plan.task.name})", facts, said, presentation.displays)
+
+
+def displays_html(
+    title: str,
+    facts: Sequence[tuple[str, str]],
+    remarks: Sequence[str],
+    displays: Sequence[Display],
+) -> str:
+    """Return displays as HTML, below named facts and sentences."""
     return page(
         "notebook.html",
-        title=f"{name} ({plan.task.name})",
+        title=title,
         facts=facts,
-        remarks=[
-            *presentation.warnings,
-            presentation.result,
-            presentation.reliability,
-            *remarks,
-            _LEGEND,
-        ],
-        tables=[as_table(display) for display in _without_repeats(presentation.displays)],
+        remarks=[*remarks, _LEGEND],
+        tables=[as_table(display) for display in _without_repeats(displays)],
         cell_text=cell_text,
     )
 

@@ -161,8 +161,10 @@ def _say(answer: Mapping[str, Any], out: Output) -> None:
     import numpy as np
 
     out.say(answer["kind"])
+    if answer["note"]:
+        out.say(f"  {answer['note']}")
     for name, one in answer.items():
-        if name in ("kind", "tests"):
+        if name in ("kind", "note", "tests"):
             continue
         # As objects, since a number that is not known is None.
         parts = (np.array(one[key], object).flat for key in ("value", "value_low", "value_high"))

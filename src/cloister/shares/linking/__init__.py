@@ -16,8 +16,9 @@ from cloister.shares.linking.analyses import (
     Table,
 )
 from cloister.shares.linking.columns import Column, Side
+from cloister.shares.linking.found import Found
 from cloister.shares.linking.keys import Part
-from cloister.shares.linking.program import Found, Linked
+from cloister.shares.linking.program import Linked
 from cloister.shares.linking.table import LinkedTable
 
 __all__ = [

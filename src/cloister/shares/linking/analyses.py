@@ -8,9 +8,10 @@ Intervals are for the noise of both servers, which is sqrt(2) times the charged 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from math import isqrt, prod, sqrt
 from typing import Annotated, Any, ClassVar
 
@@ -18,7 +19,8 @@ import numpy as np
 
 from cloister.core.arrays import Floats
 from cloister.core.declared import Length, Range, Rule, Share, declared
-from cloister.core.display import Estimate, bare
+from cloister.core.display import Bars, Cell, Display, Estimate, Heatmap, PValue, bare
+from cloister.core.display import Table as Grid
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.ring import Words, to_integers
@@ -59,16 +61,52 @@ Names = Annotated[
 
 @dataclass(frozen=True)
 class Answer:
-    """The estimates and tests of one analysis, by name."""
+    """The estimates and tests of one analysis, by name.
+
+    Parameters
+    ----------
+    note : str
+        What a reader of the estimates must know.
+    of : tuple of str
+        The columns of the analysis.
+    """
 
     kind: str
     estimates: Mapping[str, Estimate]
     tests: Mapping[str, Tested] = field(default_factory=dict)
+    note: str = ""
+    of: tuple[str, ...] = ()
+
+    def displays(self) -> Iterator[Display]:
+        """Yield a table or chart of each estimate, then one table of single numbers and tests."""
+        about = f"{self.kind} of {', '.join(self.of)}"
+        single: list[tuple[str, Cell]] = []
+        for name, one in self.estimates.items():
+            title = f"{about}: {name.replace('_', ' ')}"
+            match np.ndim(one.values):
+                case 0:
+                    single.append((name.replace("_", " "), one))
+                case 1:
+                    yield Bars(title, one, self.note)
+                case 2:
+                    yield Heatmap(title, one, self.note)
+                case _:
+                    places = zip(product(*one.labels), one.cells(), strict=True)
+                    rows = tuple[tuple[Cell, ...], ...]((*at, cell) for at, cell in places)
+                    yield Grid(title, (*one.axes, name), rows, self.note)
+        # A p-value for each test, the first of those at several places.
+        single += [
+            (f"p of {name.replace('_', ' ')}", PValue(np.ravel(test.p)[0]))
+            for name, test in self.tests.items()
+        ]
+        if single:
+            yield Grid(f"{about}: tests", ("", "value"), tuple(single))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able values; a number that is not known is None."""
         return {
             "kind": self.kind,
+            "note": self.note,
             **{
                 name: {
                     "axes": list(one.axes),
@@ -463,8 +501,9 @@ class Logistic(Descent):
     kind: ClassVar[str] = "logistic"
 
     target: str
-    steps: Annotated[int, Range(1, 1000)] = 6
-    step: Annotated[float, Range(above=0, most=100)] = 8.0
+    steps: Annotated[int, Range(1, 1000)] = 24
+    step: Annotated[float, Range(above=0, most=100)] = 4.0
+    momentum: Annotated[float, Range(0, 0.99), "see :class:`LogisticOnShares`"] = 0.8
 
     def names(self) -> tuple[str, ...]:
         """Return the columns that it uses, the target last."""
@@ -487,7 +526,13 @@ class Logistic(Descent):
     ) -> LogisticOnShares:
         """Return the program; the mean gradient is over the released size."""
         options = self._options(frame, budget, keys, rows)
-        return LogisticOnShares(**options, steps=self.steps, step=self.step, nominal_n=size)
+        return LogisticOnShares(
+            **options,
+            steps=self.steps,
+            step=self.step,
+            momentum=self.momentum,
+            nominal_n=size,
+        )
 
     def table(self, view: View) -> Words:
         """Return terms of norm at most 1, the target as 0 or 1, and 1 for each row."""
@@ -506,7 +551,11 @@ class Logistic(Descent):
         slopes = weights[:-1] * (self._factor(frame) * TOP / ONE) / half
         values = np.append(slopes, weights[-1] - slopes @ middle)
         terms = (*frame.terms(self.of), "(constant)")
-        return Answer(self.kind, {"coefficients": _coefficients(values, terms)})
+        note = (
+            f"After {self.steps} steps of gradient descent, not the maximum of the likelihood: for "
+            "prediction, not for effects."
+        )
+        return Answer(self.kind, {"coefficients": _coefficients(values, terms)}, note=note)
 
 
 # TOP is odd, so it has an inverse modulo 2^64, and a share of TOP v gives one of v.
@@ -519,13 +568,13 @@ class KMeans(Descent):
 
     kind: ClassVar[str] = "kmeans"
 
-    clusters: Annotated[int, Range(2, 64)]
+    n_clusters: Annotated[int, Range(2, 64)]
     iterations: Annotated[int, Range(1, 100)] = 4
     seed: Annotated[int, Range(0, (1 << 63) - 1), "public; the centres start from it"] = 0
 
     def shape(self, frame: Frame) -> Shape:
         """Return the shape of the centres."""
-        return self.clusters, len(frame.terms(self.of))
+        return self.n_clusters, len(frame.terms(self.of))
 
     def program(
         self, frame: Frame, budget: Budget, keys: int, rows: int, size: int
@@ -547,10 +596,14 @@ class KMeans(Descent):
         """Return centres in data units."""
         middle, half = _box(frame, self.of)
         centres = middle + half * decode(opened) / (int(_TO_BOX) * TOP / ONE)
-        numbers = tuple(str(i + 1) for i in range(self.clusters))
+        numbers = tuple(str(i + 1) for i in range(self.n_clusters))
         labels = (numbers, frame.terms(self.of))
         found = bare(centres, axes=("cluster", "column"), labels=labels)
-        return Answer(self.kind, {"centres": found})
+        note = (
+            f"After {self.iterations} iterations from public random centres, which may not have "
+            "settled: another seed may give other groups."
+        )
+        return Answer(self.kind, {"centres": found}, note=note)
 
 
 _TO_BOX = np.uint64(ONE // (TOP + 1))  # TOP becomes just less than 1
@@ -565,4 +618,6 @@ def analysis_of(given: Mapping[str, Any]) -> Analysis:
     kind = options.pop("kind", None)
     if kind not in ANALYSES:
         raise PlanError(f"kind of an analysis must be one of {', '.join(ANALYSES)}, got {kind!r}.")
+    if "clusters" in options:  # of session files that parties hold already
+        options["n_clusters"] = options.pop("clusters")
     return ANALYSES[kind](**options)

@@ -302,7 +302,7 @@ def prepare(
 
 
 def _outside(column: Column, values: Floats) -> tuple[int, int]:
-    """Return the number of values below and above the range; 0 for a category."""
+    """Return the counts of numbers below and above the range; a category has none."""
     if column.categories:
         return 0, 0
     low, high = column.ends

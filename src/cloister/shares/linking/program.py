@@ -8,7 +8,7 @@ Neighbours: all rows of one key at all owners are added or removed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from math import sqrt
 from typing import Annotated, Any, ClassVar
@@ -23,8 +23,9 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gdp_part
 from cloister.privacy.events import ComposedEvent, Event
 from cloister.protocol.task import INTERVAL_95
-from cloister.shares.linking.analyses import Analysis, Answer, Descent, analysis_of
+from cloister.shares.linking.analyses import Analysis, Descent, analysis_of
 from cloister.shares.linking.columns import Prepared, Side, prepare
+from cloister.shares.linking.found import Found
 from cloister.shares.linking.keys import Part
 from cloister.shares.linking.merge import How, everybody, inner
 from cloister.shares.linking.shrink import most_dummies, shrink
@@ -36,26 +37,6 @@ from cloister.shares.mpc.program import Opening, Program
 from cloister.shares.mpc.server import Server
 
 SIZE = "size"
-
-
-@dataclass(frozen=True)
-class Found:
-    """The released answers about linked persons.
-
-    Parameters
-    ----------
-    size : Estimate
-        Number of persons in the join.
-    answers : tuple of Answer
-        In the order of the analyses; empty if the size is below `least_matches`.
-    """
-
-    size: Estimate
-    answers: tuple[Answer, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able values."""
-        return {"size": list(self.size.numbers), "analyses": [a.to_dict() for a in self.answers]}
 
 
 @declared
@@ -215,7 +196,10 @@ class Linked(Program):
         # From the released size, so that withholding is post-processing.
         enough = size >= self.least_matches
         answers = (
-            one.answer(results[f"{i}"], self.frame, budget, self.keys_per_person)
+            replace(
+                one.answer(results[f"{i}"], self.frame, budget, self.keys_per_person),
+                of=one.names(),
+            )
             for i, (one, budget) in enumerate(zip(self._analyses, self._budgets, strict=True), 1)
         )
         return Found(estimate, tuple(answers) if enough else ())

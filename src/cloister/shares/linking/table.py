@@ -20,9 +20,10 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
 from cloister.shares.linking.analyses import Analysis
 from cloister.shares.linking.columns import Side
+from cloister.shares.linking.found import Found
 from cloister.shares.linking.keys import Part
 from cloister.shares.linking.merge import How
-from cloister.shares.linking.program import Found, Linked
+from cloister.shares.linking.program import Linked
 from cloister.shares.mpc.parties import Account, Outcome, take_part
 from cloister.shares.mpc.session import Party, Session
 
@@ -86,6 +87,8 @@ class LinkedTable:
         tables: Mapping[str, Any],
         accounts: Mapping[str, Account] | None = None,
         max_loss: float | None = None,
+        ledger: Ledger | str | Path | None = None,
+        dataset: str | None = None,
     ) -> Found:
         """Run all parties in this process, which sees all tables: for trials and for one owner.
 
@@ -94,18 +97,22 @@ class LinkedTable:
         tables : mapping of str to table or path
             The table of each owner.
         accounts : mapping of str to Account, optional
-            Each owner's account, charged before its first share is sent. By default each has an
-            empty ledger in memory.
+            Each owner's account, charged before its first share is sent. Give it, or a ledger.
         max_loss : float in [0, 1], optional
             Share of each owner's rows that may be left out: without a key, with an unreadable
             cell, or unlike an earlier row of their key. 5 % by default.
+        ledger : Ledger or path, optional
+            Charged once for all tables. Without it and without accounts, the cost is not added to
+            that of other releases, and a warning names this.
+        dataset : str, optional
+            Data set in the ledger, required with it.
 
         Raises
         ------
         DataError, PlanError, BudgetExceeded
             Before any share is sent.
         """
-        program = self.program
+        program, given = self.program, self._accounts(accounts, ledger, dataset)
         if set(tables) != set(self.sides):
             raise PlanError(f"tables must be those of {', '.join(self.sides)}, got {list(tables)}.")
         # Read before anything runs, so that a bad table costs nothing.
@@ -129,7 +136,7 @@ class LinkedTable:
             receivers=tuple(self.sides),
             parties=parties,
         )
-        paid = {name: (accounts or {}).get(name) or self._new_account(name) for name in self.sides}
+        paid = {name: given.get(name) or self._new_account(name) for name in self.sides}
         # The links are not sealed: all parties are one process.
         cables = _Cables(session)
         with TemporaryDirectory() as folder, ThreadPoolExecutor(len(keys)) as pool:
@@ -155,6 +162,23 @@ class LinkedTable:
             for error in sorted(errors, key=lambda one: isinstance(one, RemoteProtocolError)):
                 raise error
             return program.found(running[next(iter(self.sides))].result().results)
+
+    def _accounts(
+        self,
+        accounts: Mapping[str, Account] | None,
+        ledger: Ledger | str | Path | None,
+        dataset: str | None,
+    ) -> Mapping[str, Account]:
+        if accounts is not None:
+            if ledger is not None:
+                raise PlanError("accounts must be given without a ledger; leave one of them out.")
+            return accounts
+        # On use, since a party's command needs no estimator.
+        from cloister.estimators.release import account_of
+
+        found = account_of(ledger, dataset)
+        # Once, since neighbours differ by the rows of one person in all tables.
+        return {next(iter(self.sides)): Account(found.ledger, found.dataset)} if found else {}
 
     def _new_account(self, name: str) -> Account:
         ledger = Ledger(None)

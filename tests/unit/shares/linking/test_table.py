@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from cloister.core.errors import (
     DataError,
     DataLossWarning,
     PlanError,
+    UncountedWarning,
 )
 from cloister.data.schema import Schema
+from cloister.estimators.release import say_uncounted
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
@@ -61,6 +64,25 @@ def test_a_desk_runs_the_session_of_all_parties(tmp_path: Path) -> None:
     with pytest.raises(BudgetExceeded):
         asked.run_here(tables(), {"crm": Account(ledger, "clients")})
     assert len(ledger.jobs("clients")) == 1
+
+
+def test_a_desk_charges_a_ledger_or_warns_that_none_counts(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    Ledger(path).open_dataset("clients", cap=Budget(1.0, 1e-6), unit="national_id")
+    asked = question()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asked.run_here(tables(), ledger=path, dataset="clients")
+    assert 0.999 < Ledger(path).spent("clients") <= 1.0
+    with pytest.raises(BudgetExceeded):
+        asked.run_here(tables(), ledger=path, dataset="clients")
+    with pytest.raises(PlanError, match="dataset is required"):
+        asked.run_here(tables(), ledger=path)
+    with pytest.raises(PlanError, match="without a ledger"):
+        asked.run_here(tables(), {}, ledger=path)
+    say_uncounted.cache_clear()
+    with pytest.warns(UncountedWarning):
+        asked.run_here(tables())
 
 
 def test_the_charge_is_the_budget_whatever_the_weights() -> None:

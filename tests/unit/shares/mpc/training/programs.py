@@ -150,11 +150,13 @@ def clear_weights(model: LogisticOnShares, noise: float = 0.0) -> tuple[Floats]:
     rows = rows / longest[:, None]
     design = np.hstack([rows, np.ones((len(rows), 1))])
     weights, free = np.zeros(D + 1), np.array([1.0] * D + [0.0])
+    last = weights
     n = model.nominal_n or model.rows * len(model.owners)
     for _ in range(model.steps):
         gradient = design.T @ (1 / (1 + np.exp(-design @ weights)) - y) + noise
-        weights = weights - model.step * (gradient / n + model.penalty * free * weights)
-        weights = np.clip(weights, -model.bound, model.bound)
+        moved = weights - model.step * (gradient / n + model.penalty * free * weights)
+        moved = moved + model.momentum * (weights - last)
+        last, weights = weights, np.clip(moved, -model.bound, model.bound)
     return (weights,)
 
 
@@ -178,7 +180,7 @@ LOGISTIC = Program(
     trained=trained_weights,
     clear=clear_weights,
     predicted=beyond_the_plane,
-    changes=({"radius": 0.7}, {"penalty": 0.0, "nominal_n": 0}, {"bound": 1.0}),
+    changes=({"radius": 0.7}, {"penalty": 0.0, "nominal_n": 0}, {"bound": 1.0}, {"momentum": 0.8}),
     padded={"rows": 60},
     bad_parameters=(
         {"owners": ()},
@@ -192,6 +194,7 @@ LOGISTIC = Program(
         {"radius": 9.0},
         {"radius": 1e-309},  # a row of zeros divided by it would be no number, and -2^63 as one
         {"bound": 1e9},
+        {"momentum": 1.0},
         {"epsilon": -1.0},
         {"epsilon": 1e-9},
         {"delta": 0.0, "epsilon": 1.0},
