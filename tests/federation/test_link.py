@@ -211,6 +211,36 @@ def test_a_check_that_finds_many_rows_lost_freezes_nothing(
     assert len(set(keys["bank"].rglob("*.checked")) - before) == 1
 
 
+DESK = f"ed25519:{64 * '0'}"
+PUBLISHED = {
+    '"receivers": ["bank", "retailer"]': '"receivers": ["desk"]',
+    '"parties": {': f'"parties": {{"desk": {{"fingerprint": "{DESK}"}}, ',
+    "[peers]": f'[peers]\ndesk = "{DESK}"',
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "why"),
+    [
+        (PUBLISHED, 3, "must set allow_publish"),
+        ({'link_keys = ["national_id"]': ""}, 3, "'national_id' is not among link_keys here"),
+        ({"cap_epsilon = 6.0": "cap_epsilon = 4.0"}, 5, "costs more than 4,"),
+    ],
+)
+def test_a_check_asks_the_policy_and_the_ledger(
+    folder: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, str], code: int, why: str
+) -> None:
+    for file in (folder / "bank.toml", folder / "session.json"):
+        text = file.read_text()
+        for old, new in changes.items():
+            text = text.replace(old, new)
+        file.write_text(text)
+    assert main(check("bank")) == code
+    said = capsys.readouterr()
+    assert why in said.err + said.out
+    assert "crm persons" not in said.out
+
+
 KILLED = """
 import os, signal, sys
 from cloister.cli import main

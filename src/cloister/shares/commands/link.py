@@ -111,6 +111,7 @@ def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     session, _ = _load(args.session)
     if not session.tables_of(args.name):
         raise PlanError(f"--as must be one of {', '.join(session.owners.values())}.")
+    _require_allowed(session, args)
     settings = load_role(args.settings, SiloSettings)
     document: dict[str, Any] = {"note": _LOCAL}
     for table, ready in compute.tables_of(session, args.name, args.data, settings).items():
@@ -131,6 +132,18 @@ def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     out.say("frozen   a run refuses another table; check it again after a change")
     out.say(f"note     {_LOCAL}")
     return document
+
+
+def _require_allowed(session: Session, args: argparse.Namespace) -> None:
+    """Ask the owner's policy and ledger as a run does; nothing is charged."""
+    from cloister.federation.pki import KeyFolder
+    from cloister.federation.settings import SiloSettings, load_role
+
+    settings, event = load_role(args.settings, SiloSettings), session.program.event()
+    fingerprint = KeyFolder(settings.keys).identity().fingerprint
+    account = compute.allowed(session, args.name, fingerprint, settings)
+    if account is not None and event is not None:
+        account.require_room(session, event)
 
 
 def _run(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
