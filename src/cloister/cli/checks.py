@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cloister.cli.output import Output
-from cloister.core.errors import CloisterError, PlanError
+from cloister.core.errors import CloisterError
 from cloister.core.hooks import MODEL_ENTRIES
 from cloister.data.schema import Schema
 from cloister.federation.pki import KeyFolder, Peer, client_context, revoked_serials
