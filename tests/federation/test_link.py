@@ -370,12 +370,15 @@ def test_answers_are_written_by_place_with_their_intervals() -> None:
             "value": [[1.0, 2.0], [3.0, None]],
             "value_low": [[0.0, 1.0], [2.0, 3.0]],
             "value_high": [[2.0, 3.0], [4.0, None]],
+            "value_population_low": [[-1.0, 0.0], [1.0, 2.0]],
+            "value_population_high": [[3.0, 4.0], [5.0, None]],
         },
         "odds_ratio": {"axes": [], "labels": [], "value": [2.0], **{end: [None] for end in ENDS}},
         "tests": {"chi2": {"p": 0.0123}},
     }
     link._say(one, Lines())  # type: ignore[arg-type]  # it writes lines alone
     text = " ".join(" ".join(said).split())
-    assert "counts x v 2 [1, 3] counts y u 3 [2, 4] counts y v not known" in text
+    assert "counts x v 2.0 [1.0, 3.0], sampling too [0.0, 4.0] counts y u 3.0" in text
+    assert "counts y v not known odds_ratio 2" in text
     assert "odds_ratio 2" in text
     assert "chi2 p 0.0123" in text
