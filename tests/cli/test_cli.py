@@ -24,6 +24,7 @@ from cloister import cli
 from cloister.app.files import name_silos
 from cloister.app.release import Release
 from cloister.cli import COMMANDS, EXIT_CODES, GROUPS, MOVED, main
+from cloister.cli.options import task_options
 from cloister.cli.output import Output
 from cloister.core.display import Table
 from cloister.core.errors import PlanError, RemoteProtocolError, TransportError
@@ -32,6 +33,7 @@ from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import LaplaceEvent
 from cloister.privacy.filter import Cost, Limits, Split, total
 from cloister.privacy.ledger import Ledger
+from cloister.tasks import TASKS
 
 # Unmistakable records: no coordinate, no noise and no digest has these digits by chance. Digests
 # have 3,500 places, where 7 digits would stand between letters once in 600,000 runs.
@@ -551,6 +553,21 @@ def test_tasks_are_listed_with_what_they_promise(capsys: Said) -> None:
     assert tasks["sulloyd"]["mechanism"] == "laplace"
     assert {"n_clusters", "public_seed"} <= set(tasks["fastlloyd"]["options"])
     assert {"sensitive", "min_support", "max_size"} <= set(tasks["apriori"]["options"])
+
+
+def test_one_task_is_shown_with_its_options_and_an_example(capsys: Said) -> None:
+    assert main(["tasks", "tabulate"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--set 'tables=[[" in text
+    assert "fastlloyd" not in text
+    assert main(["tasks", "absent"]) == 3
+
+
+def test_a_list_without_brackets_is_answered_with_one_that_has_them() -> None:
+    given = task_options(TASKS["tabulate"], ['tables=[["group", "member"]]'])
+    assert given == {"tables": [["group", "member"]]}
+    with pytest.raises(PlanError, match=re.escape("""--set 'tables=[["group", "member"]]'""")):
+        task_options(TASKS["tabulate"], ["tables=group,member"])
 
 
 def test_plan_finds_the_epsilon_of_a_wanted_margin(capsys: Said, ward: Path) -> None:

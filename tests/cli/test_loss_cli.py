@@ -124,6 +124,10 @@ def test_each_file_may_be_written_in_its_own_way(
     assert main(check) == 0
     (desk / "own.toml").write_text(f'["x.csv"]\n["bank.csv".columns.default]\n{REMEDY}\n')
     assert main(check) == 0  # settings of several files, of which one is looked at
+    (desk / "own.toml").write_text(
+        f'["x.csv"]\n["other.csv"]\n["bank.csv".columns.default]\n{REMEDY}\n'
+    )
+    assert tabulate("--out", "more", "--reading", "own.toml") == 0  # all its files have settings
     for text, says in (
         ('["west.csv"]', "names no file of this command: 'west.csv'"),
         ('["bank.csv"]\nunit = "id"', "'unit' is not a setting of the file format"),

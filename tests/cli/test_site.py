@@ -100,7 +100,7 @@ def found(folder: Path, host: str, tasks: str) -> None:
     schema.write_text(f'dataset = "t"\nunit = "row"\n{column}')
     limits = ["--tasks", tasks, "--cap-epsilon", "8", "--max-epsilon-per-job", "1"]
     where = ["--host", host, "--root", str(folder / "hub"), "--schema", str(schema)]
-    command = ["federation", "init", "--name", "t", "--silos", "a,b", "--quiet"]
+    command = ["federation", "init", "--name", "t", "--silos", "a,b"]
     assert main([*command, *where, *limits]) == 0
 
 
@@ -114,9 +114,11 @@ def found(folder: Path, host: str, tasks: str) -> None:
     ],
 )
 def test_a_federation_is_founded_on_an_address_of_either_version(
-    tmp_path: Path, host: str, url: str, listen: str
+    tmp_path: Path, host: str, url: str, listen: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found(tmp_path, host, "auto")
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Then: cloister federation invite --root {tmp_path / 'hub'}" in said
     [settings] = (tmp_path / "hub").rglob("coordinator.toml")
     assert f'listen = "{listen}"' in settings.read_text()
     files = [file.read_text() for file in (tmp_path / "hub").rglob("*.json")]

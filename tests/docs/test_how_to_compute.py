@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from cloister.federation.settings import PolicySettings
 from cloister.federation.silo.policy import Policy
+from cloister.shares import linking
 from cloister.shares.inference.programs import PROGRAMS
 from cloister.shares.mpc.session import Session
 from cloister.shares.owner import refusal
@@ -25,3 +27,13 @@ def test_the_policy_of_the_page_allows_the_session_of_the_page() -> None:
     for owner in session.owners.values():
         asked = {"silo": owner, "fingerprint": pins[owner], "peers": pins}
         assert refusal(session, policy, **asked) is None
+
+
+def test_the_session_of_linked_tables_asks_the_question_of_the_gallery() -> None:
+    session = Session.load(PAGE.parent / "linked-session.toml", PROGRAMS)
+    code = (PAGE.parents[1] / "gallery" / "linked.md").read_text(encoding="utf-8")
+    asked = re.search(r"^asked = .*?^\)$", code, re.MULTILINE | re.DOTALL)
+    assert asked
+    names: dict[str, Any] = {**vars(linking), "levels": ("plain", "silver", "gold")}
+    exec(asked[0], names)
+    assert repr(session.program) == repr(names["asked"].program)

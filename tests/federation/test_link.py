@@ -223,6 +223,36 @@ def test_a_check_that_finds_many_rows_lost_freezes_nothing(
     assert len(set(keys["bank"].rglob("*.checked")) - before) == 1
 
 
+DESK = f"ed25519:{64 * '0'}"
+PUBLISHED = {
+    '"receivers": ["bank", "retailer"]': '"receivers": ["desk"]',
+    '"parties": {': f'"parties": {{"desk": {{"fingerprint": "{DESK}"}}, ',
+    "[peers]": f'[peers]\ndesk = "{DESK}"',
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "why"),
+    [
+        (PUBLISHED, 3, "must set allow_publish"),
+        ({'link_keys = ["national_id"]': ""}, 3, "'national_id' is not among link_keys here"),
+        ({"cap_epsilon = 6.0": "cap_epsilon = 4.0"}, 5, "costs more than 4,"),
+    ],
+)
+def test_a_check_asks_the_policy_and_the_ledger(
+    folder: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, str], code: int, why: str
+) -> None:
+    for file in (folder / "bank.toml", folder / "session.json"):
+        text = file.read_text()
+        for old, new in changes.items():
+            text = text.replace(old, new)
+        file.write_text(text)
+    assert main(check("bank")) == code
+    said = capsys.readouterr()
+    assert why in said.err + said.out
+    assert "crm persons" not in said.out
+
+
 KILLED = """
 import os, signal, sys
 from cloister.cli import main
@@ -353,13 +383,16 @@ def test_answers_are_written_by_place_with_their_intervals() -> None:
             "value": [[1.0, 2.0], [3.0, None]],
             "value_low": [[0.0, 1.0], [2.0, 3.0]],
             "value_high": [[2.0, 3.0], [4.0, None]],
+            "value_population_low": [[-1.0, 0.0], [1.0, 2.0]],
+            "value_population_high": [[3.0, 4.0], [5.0, None]],
         },
         "odds_ratio": {"axes": [], "labels": [], "value": [2.0], **{end: [None] for end in ENDS}},
         "tests": {"chi2": {"p": 0.0123}},
     }
     link._say(one, Lines())  # type: ignore[arg-type]  # it writes lines alone
     text = " ".join(" ".join(said).split())
-    assert "counts x v 2 [1, 3] counts y u 3 [2, 4] counts y v not known" in text
+    assert "counts x v 2.0 [1.0, 3.0], sampling too [0.0, 4.0] counts y u 3.0" in text
+    assert "counts y v not known odds_ratio 2" in text
     assert "odds_ratio 2" in text
     assert "table Not the maximum." in text
     assert "chi2 p 0.0123" in text

@@ -21,7 +21,7 @@ from cloister import Budget, Ledger, Schema
 from cloister.app.job import make_plan
 from cloister.app.question import hash_of, question_of
 from cloister.app.release import Release
-from cloister.cli import main
+from cloister.cli import jobs_silo, main
 from cloister.federation.pki import KeyFolder, local_federation
 from cloister.federation.settings import load_settings
 from cloister.federation.silo.agent import AGGREGATOR_NOISE
@@ -288,6 +288,18 @@ def test_denied_once_is_denied(
         assert code == 3
         assert "declined" in error
         assert "use 'cloister jobs withdraw'" not in error  # there is nothing left to withdraw
+
+
+def test_a_person_at_a_terminal_is_asked_for_the_reason(
+    home: Home, shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for typed, reason in (("too early", "too early"), ("", "the owner declined.")):
+        monkeypatch.setattr(jobs_silo, "ask", lambda question, typed=typed: typed)
+        job = home.receive(home.plan())
+        shown("deny", job)
+        known = home.store.get(job)
+        assert known is not None
+        assert known.reason == reason
 
 
 def test_withdrawing_returns_what_did_not_leave_even_without_an_agent(

@@ -13,11 +13,12 @@ import pytest
 
 from cloister.app.job import make_plan
 from cloister.core.errors import DataError
-from cloister.data import Records, read_source
+from cloister.data import Records, check_file, read_source
 from cloister.data.schema import Column, Schema
 from cloister.federation.settings import DataSettings
 from cloister.federation.silo import main
 from cloister.federation.silo.site import Site as RealSite
+from cloister.federation.silo.site import schema_of
 from cloister.privacy.budget import Budget
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
@@ -162,6 +163,19 @@ def test_an_agent_stops_where_the_header_lacks_columns(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no column 'age'") as refusal:
         site.check_loss()
     assert "Alter" not in str(refusal.value)
+
+
+def test_reading_settings_of_several_files_read_the_silos_file(tmp_path: Path) -> None:
+    given = settings(tmp_path, [row.replace("y", "J") for row in ROWS])
+    (tmp_path / "schema.toml").write_text(SCHEMA.to_toml())
+    written = '["other.csv"]\n["records.csv".columns.dead]\nspellings = { true = ["J"] }\n'
+    (tmp_path / "reading.toml").write_text(written)
+    given.data = given.data.model_copy(update={"reading": tmp_path / "reading.toml"})
+    given.schema_file = tmp_path / "schema.toml"
+    schema = schema_of(given)
+    assert schema.digest() == SCHEMA.digest()
+    report = check_file(given.data.source(), schema)
+    assert (report.lost, report.causes) == (0, ())
 
 
 DOUBTFUL = [f"{20 + i},{i % 60},{'yn'[i % 2]}" for i in range(50)] + ["999,5,y"] * 10

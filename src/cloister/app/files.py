@@ -118,12 +118,15 @@ def schemas_of(
 ) -> dict[Path, Schema]:
     """Return the schema for reading each file; all have the same digest.
 
-    With `others`, the settings may also name files that are not in `files`.
+    With `others`, the settings may also name files that are not in `files`. So they may if all of
+    `files` have settings.
     """
     settings_of = read_settings(reading)
     paths = list(files)
-    if (unknown := settings_of.keys() - {path.name for path in paths}) and not others:
-        # A typing error would else leave a file with the default decimal sign.
+    names = {path.name for path in paths}
+    unknown = settings_of.keys() - names
+    # A typing error would else leave a file with the default decimal sign.
+    if unknown and not others and not names <= settings_of.keys():
         raise PlanError(f"file {str(reading)!r} names no file of this command: {min(unknown)!r}.")
     schemas = {}
     for path in paths:

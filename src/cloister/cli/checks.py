@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cloister.cli.output import Output
-from cloister.core.errors import CloisterError, PlanError
+from cloister.core.errors import CloisterError
 from cloister.core.hooks import MODEL_ENTRIES
 from cloister.data.schema import Schema
 from cloister.federation.pki import KeyFolder, Peer, client_context, revoked_serials
@@ -98,8 +98,10 @@ def secret_file(settings: Settings, key: str) -> Path | None:
 
 def schema_of(settings: SiloSettings) -> Schema | None:
     """Return the schema of a silo; None if it cannot be read, which another check reports."""
+    from cloister.federation.silo.site import schema_of as read_schema
+
     try:
-        return Schema.load(settings.schema_file)
+        return read_schema(settings)
     except CloisterError:
         return None
 
@@ -167,9 +169,11 @@ def _modes(settings: Settings) -> Iterator[Check]:
 
 
 def _schema(settings: SiloSettings) -> Iterator[Check]:
+    from cloister.federation.silo.site import schema_of as read_schema
+
     try:
-        schema = Schema.load(settings.schema_file)
-    except PlanError as error:
+        schema = read_schema(settings)
+    except CloisterError as error:
         yield fail("schema", str(error), "correct it; see cloister schema validate.")
         return
     yield ok("schema", f"{len(schema.columns)} columns, digest {schema.digest()}")

@@ -33,7 +33,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "horizon release year 1 week1/north.csv week1/south.csv",
         "horizon show year",
     ),
-    "tasks": ("tasks", "tasks --json"),
+    "tasks": ("tasks", "tasks tabulate", "tasks --json"),
     "plan": (
         "plan --schema patients.toml --columns age,bmi,systolic --k 3 --epsilon 1 "
         "--nominal-n 15000 --silos 3",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import signal
 import socket
 import tempfile
@@ -153,12 +154,17 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     }
     site.write(values, out)
     out.say(f"created  {authority.path}: keep ca.key there, and a copy of it offline")
-    out.say("Then: cloister federation invite")
+    out.say(f"Then: cloister federation invite{_root(args)}")
     return {"authority": authority.path, "config": site.config, "coordinator": url}
 
 
 def _is_number(host: str) -> bool:
     return host.replace(".", "").isdecimal()
+
+
+def _root(args: argparse.Namespace) -> str:
+    """Return the option of the given root, for the next command."""
+    return "" if args.root is None else f" --root {shlex.quote(str(args.root))}"
 
 
 def _invite(args: argparse.Namespace, out: Output) -> dict[str, Any]:
@@ -174,7 +180,7 @@ def _invite(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     out.paragraph(
         f"Send each party its file over a channel that is safe for a password; it is valid for "
         f"{args.days} days. Another person with the file could join in its place, which the "
-        "comparison of the words would reveal. Then: cloister federation open"
+        f"comparison of the words would reveal. Then: cloister federation open{_root(args)}"
     )
     return {"files": files}
 

@@ -12,7 +12,7 @@ from cloister.app.report.page import About
 from cloister.app.text import warnings_of
 from cloister.app.unknown import results_with_reasons
 from cloister.cli.options import task_of_model
-from cloister.cli.output import Output
+from cloister.cli.output import Output, ask
 from cloister.cli.release import show_federated
 from cloister.core.display import Table
 from cloister.core.errors import DataError, PlanError
@@ -118,7 +118,9 @@ def _approve(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any
 
 
 def _deny(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
-    return _decide(args, site, out, DENY, args.reason or "the owner declined.")
+    # A decline is final, and the analyst reads its reason. At no terminal there is no question.
+    reason = args.reason or ask("Reason, which all parties of the job read (Enter: none): ")
+    return _decide(args, site, out, DENY, reason or "the owner declined.")
 
 
 def _withdraw(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -475,10 +476,24 @@ def load_task(name: str) -> type[Task]:
     return from_file(name)
 
 
+def set_text(name: str, value: Any) -> str:
+    """Return the --set of an option, quoted for a shell; TypeError if no JSON holds the value."""
+    return f"--set {shlex.quote(f'{name}={json.dumps(value)}')}"
+
+
 def task_options(task: type[Task], pairs: Iterable[str]) -> dict[str, Any]:
     """Read ``name=value`` pairs of a task's options; a value that is not JSON is text."""
     options = named_values(pairs)
     check_known(task, options)
+    for option in options_of(task):
+        # A list without brackets is not JSON, so it was read as one text.
+        value, is_list = options.get(option.name), option.rule.startswith("a sequence")
+        if isinstance(value, str) and is_list and " or " not in option.rule:
+            parts: list[Any] = [one.strip() for one in value.split(",")]
+            parts = [parts] if ", each a sequence" in option.rule else parts
+            raise PlanError(
+                f"{option.name} must be {option.rule}, as JSON: {set_text(option.name, parts)}."
+            )
     if isinstance(text := options.get("formula"), str):
         from cloister.tasks.regression.expressions import names_in
         from cloister.tasks.regression.parse import parse_formula

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from cloister.app.job import make_plan
+from cloister.cli.options import load_task, set_text
 from cloister.cli.output import Output
 from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget
@@ -15,16 +18,20 @@ from cloister.tasks.examples import example_of
 from cloister.tasks.options import options_of
 
 
-def add_arguments(_: argparse.ArgumentParser) -> None:
-    """Declare no options."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the tasks to show."""
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="show these (default: all)")
 
 
-def run(_: argparse.Namespace, out: Output) -> dict[str, Any]:
-    entries = [_entry(task) for task in TASKS.values()]
-    for entry in entries:
+def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    tasks = [load_task(name) for name in args.tasks or TASKS]
+    entries = [_entry(task) for task in tasks]
+    for task, entry in zip(tasks, entries, strict=True):
         out.say(f"{entry['task']}  ({'private' if entry['private'] else 'NOT PRIVATE'})")
         out.paragraph(f"  Example: {entry['example']}")
-        for option in options_of(TASKS[entry["task"]]):
+        if entry["set"]:
+            out.paragraph(f"  Its options: {' '.join(entry['set'])}")
+        for option in options_of(task):
             text = f"{option.help[:1].upper()}{option.help[1:]}"
             out.paragraph(f"  {option.name}: {option.rule}. {text}.")
         out.say()
@@ -50,5 +57,13 @@ def _entry(task: type[Task]) -> dict[str, Any]:
         "profiles": sorted(task.profiles),
         "mechanism": example.mechanism,
         "example": example.describe(),
+        "set": list(_set(case.options)),
         "options": [option.name for option in options_of(task)],
     }
+
+
+def _set(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the --set of each option that JSON holds; others are of Python alone."""
+    for name, value in options.items():
+        with suppress(TypeError):
+            yield set_text(name, value)

@@ -103,6 +103,7 @@ class DataSettings(_Section):
     cache_dir: _File | None = None
     workers: str | None = None
     accept_loss: _Share | None = None
+    reading: _File | None = None
 
     @field_validator("workers")
     @classmethod
@@ -122,6 +123,8 @@ class DataSettings(_Section):
             raise ValueError("must have a file, or a url and a query, and not both")
         if (self.url is None) != (self.query is None):
             raise ValueError("must have a query if it has a url, and no query otherwise")
+        if self.reading is not None and self.file is None:
+            raise ValueError("must have a file if it has reading, whose settings are by file")
         if self.url is not None and (self.baskets or "").startswith("lines"):
             raise ValueError("must have baskets as long:BASKET,ITEM if it has a query")
         # Workers read partitions of files; a query or a list of baskets has none.

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+from cloister.app.files import schemas_of
 from cloister.core.errors import AbsentColumns, CloisterError, DataError, PlanError
 from cloister.data import MAX_LOSS, Records, check_file, is_above, read_source
 from cloister.data.dask import DaskWorkers
@@ -30,8 +31,8 @@ from cloister.tasks import Catalogue, installed
 _log = logging.getLogger("cloister.federation.silo")
 TOO_MUCH_LOST = (
     "more rows of this silo's data are excluded than its owner accepts; run 'cloister check FILE "
-    "--schema SCHEMA' to see the rows, then correct the reading settings of the schema, or set "
-    "accept_loss under [data]."
+    "--schema SCHEMA' to see the rows, then correct the reading settings, of the schema or of "
+    "reading under [data], or set accept_loss there."
 )
 LEFT_OUT = (
     "rows of this silo's data are left out, because cells in them cannot be read; run 'cloister "
@@ -48,6 +49,14 @@ CLIPPED = (
 """These messages have no number, column or cell, because those of an agent are often logged."""
 
 
+def schema_of(settings: SiloSettings) -> Schema:
+    """Read a silo's schema, with the reading settings of its file if there are some."""
+    schema, data = Schema.load(settings.schema_file), settings.data
+    if data.reading is None or data.file is None:
+        return schema
+    return schemas_of(schema, [data.file], data.reading)[data.file]
+
+
 @dataclass(frozen=True)
 class Site:
     """One silo as configured by its owner, for the agent and the owner's commands."""
@@ -62,7 +71,7 @@ class Site:
         """Read schema and identity from the files that the settings name."""
         return cls(
             settings,
-            Schema.load(settings.schema_file),
+            schema_of(settings),
             Policy(settings.policy),
             KeyFolder(settings.keys).identity(),
         )

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     settings = load_role(args.settings, SiloSettings) if args.settings else None
     # The owner's policy decides before a table is read.
     owner = settings if session.tables_of(args.name) else None
-    account = _allowed(session, args.name, identity.fingerprint, owner) if owner else None
+    account = allowed(session, args.name, identity.fingerprint, owner) if owner else None
     tables = tables_of(session, args.name, args.data, owner, out)
     _show(session, args.name, out)
     if owner is not None:
@@ -148,7 +148,7 @@ def _check(args: argparse.Namespace, session: Session) -> None:
         raise PlanError(f"--timeout must be a positive number of seconds, got {args.timeout:g}.")
 
 
-def _allowed(
+def allowed(
     session: Session, name: str, fingerprint: str, settings: SiloSettings
 ) -> Account | None:
     """Ask an owner's policy; return where a private opening is charged."""

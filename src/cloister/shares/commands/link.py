@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cloister.shares.linking.program import Linked
     from cloister.shares.mpc.session import Session
 
+_PARTS = ("value", "value_low", "value_high", "value_population_low", "value_population_high")
 _LOCAL = "exact counts, for the owner of the file alone"
 
 
@@ -111,6 +112,7 @@ def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     session, _ = _load(args.session)
     if not session.tables_of(args.name):
         raise PlanError(f"--as must be one of {', '.join(session.owners.values())}.")
+    _require_allowed(session, args)
     settings = load_role(args.settings, SiloSettings)
     tables = compute.tables_of(session, args.name, args.data, settings, out)
     document: dict[str, Any] = {"note": _LOCAL}
@@ -135,6 +137,18 @@ def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     return document
 
 
+def _require_allowed(session: Session, args: argparse.Namespace) -> None:
+    """Ask the owner's policy and ledger as a run does; nothing is charged."""
+    from cloister.federation.pki import KeyFolder
+    from cloister.federation.settings import SiloSettings, load_role
+
+    settings, event = load_role(args.settings, SiloSettings), session.program.event()
+    fingerprint = KeyFolder(settings.keys).identity().fingerprint
+    account = compute.allowed(session, args.name, fingerprint, settings)
+    if account is not None and event is not None:
+        account.require_room(session, event)
+
+
 def _run(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     """Take part in a session, after the text that its owner approves by policy."""
     from cloister.shares.linking.plan import approval
@@ -146,12 +160,23 @@ def _run(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     results = document.get("results")
     if results:
         value, low, high = results["size"]
-        out.say(f"persons  {value:g} [{low:.0f}, {high:.0f}]")
+        out.say("95 % intervals in brackets, of the noise only unless they name sampling")
+        out.say(f"persons  {_interval(value, low, high)}")
         for one in results["analyses"]:
             _say(one, out)
         if not results["analyses"]:
             out.say("answers  withheld: the released number is below least_matches")
     return document
+
+
+def _interval(value: float | None, low: float | None, high: float | None) -> str:
+    """Return a number with its interval, in the digits that the interval leaves."""
+    from cloister.app.text import between, number
+    from cloister.core.display import NOT_KNOWN
+
+    if value is None:
+        return NOT_KNOWN
+    return number(value) if low is None or high is None else between(value, low, high)
 
 
 def _say(answer: Mapping[str, Any], out: Output) -> None:
@@ -167,13 +192,13 @@ def _say(answer: Mapping[str, Any], out: Output) -> None:
         if name in ("kind", "note", "tests"):
             continue
         # As objects, since a number that is not known is None.
-        parts = (np.array(one[key], object).flat for key in ("value", "value_low", "value_high"))
+        parts = (np.array(one[key], object).flat for key in _PARTS if key in one)
         places = list(product(*one["labels"]))
-        for place, (value, low, high) in zip(places, zip(*parts, strict=True), strict=True):
-            where = " ".join((name, *place))
-            known = "not known" if value is None else f"{value:.6g}"
-            ends = "" if low is None or high is None else f" [{low:.6g}, {high:.6g}]"
-            out.say(f"  {where:<32} {known}{ends}")
+        for place, (value, *ends) in zip(places, zip(*parts, strict=True), strict=True):
+            where, noise = " ".join((name, *place)), _interval(value, *ends[:2])
+            # The ends with sampling, of an answer that has them.
+            wider = _interval(value, *ends[2:]).partition(" [")[2] if ends[2:] else ""
+            out.say(f"  {where:<32} {noise}" + f", sampling too [{wider}" * bool(wider))
     for name, test in answer["tests"].items():
         p = np.array(test["p"], object).flat[0]
         out.say(f"  {name:<32} p {'not known' if p is None else format(p, '.3g')}")

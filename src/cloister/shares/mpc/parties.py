@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.core.errors import DataError, PlanError, RemoteProtocolError
+from cloister.core.errors import BudgetExceeded, DataError, PlanError, RemoteProtocolError
 from cloister.core.files import sync_folder
 from cloister.federation.transports.links import Carrier, Link, link_to_self
 from cloister.federation.transports.tcp import dial, let_in
 from cloister.hazmat.prg import KEY_BYTES
 from cloister.hazmat.ring import Words, from_bytes, to_bytes, to_integers
 from cloister.hazmat.signing import Identity
+from cloister.privacy.filter import cheapest_pricing
 from cloister.shares.mpc.dealer import Dealer, Supply
 from cloister.shares.mpc.material import Shape, Sharing
 from cloister.shares.mpc.opening import MARKS
@@ -91,6 +92,21 @@ class Account:
             content=content.digest(),
             year_epsilon=self.year_epsilon,
         )
+
+    def require_room(self, session: Session, event: Event) -> None:
+        """Raise BudgetExceeded if the cost of a new session does not fit; charge nothing."""
+        ledger, dataset = self.ledger, self.dataset
+        if any(job.job == session.id for job in ledger.jobs(dataset)):
+            return  # reserved by an interrupted run
+        bounds = [
+            (ledger.limits(dataset, study), ledger.cost(dataset, study))
+            for study in (None, "default")
+        ]
+        if cheapest_pricing(event, bounds) is None:
+            raise BudgetExceeded(
+                f"session {session.id} costs more than {ledger.remaining(dataset, 'default'):.4g}, "
+                f"the epsilon left for one more job on data set {dataset!r}; lower its epsilon."
+            )
 
     def spend(self, session: Session, event: Event) -> None:
         """Charge the cost of a session; it stays charged if a message is lost."""

@@ -178,7 +178,7 @@ def _rows_of_number(layout: Layout, results: Results, j: int) -> Iterator[tuple[
     deviations = replace(deviations, values=hidden)
     texts = [
         mean if mean == NOT_KNOWN else f"{mean} ({deviation})"
-        for mean, deviation in zip(_texts(means, is_date), _texts(deviations), strict=True)
+        for mean, deviation in zip(_texts(means, is_date), _texts(deviations, most=9), strict=True)
     ]
     more: list[Cell] = []
     if layout.by:
@@ -210,14 +210,17 @@ def _count(size: float, share: Estimate) -> str:
     return f"{number} ({_rounded(100 * share.value, max(100 * margin, 0.1))} %)"
 
 
-def _texts(row: Estimate, is_date: bool = False) -> list[str]:
-    """Return the numbers of a row as texts, all with the digits of the least certain one."""
+def _texts(row: Estimate, is_date: bool = False, most: int = 0) -> list[str]:
+    """Return the numbers of a row as texts, all with the digits of the least certain one.
+
+    At most `most` digits before the point are rounded.
+    """
     # One number of digits in a row, as journals print it.
     values = row.values.tolist()
     margin = max((_margin(c) for c in row.cells() if isfinite(c.value)), default=np.nan)
     if is_date:
         return [str(nearest_day(value)) if isfinite(value) else NOT_KNOWN for value in values]
-    return [_rounded(value, margin) if isfinite(value) else NOT_KNOWN for value in values]
+    return [_rounded(value, margin, most) if isfinite(value) else NOT_KNOWN for value in values]
 
 
 def _margin(cell: Estimate) -> float:
@@ -225,13 +228,14 @@ def _margin(cell: Estimate) -> float:
     return float(cell.high - cell.low) / 2
 
 
-def _rounded(value: float, margin: float) -> str:
+def _rounded(value: float, margin: float, most: int = 0) -> str:
     """Return a number whose last digit is the first one of its margin of error, at most."""
     # More digits than the noise leaves would look exact.
     if not 0 < margin < np.inf:
         return f"{value:.4g}"
-    decimals = min(max(0, -floor(log10(margin))), 9)
-    return f"{round(value, decimals) + 0.0:,.{decimals}f}"  # adding 0.0 turns -0.0 into 0.0
+    decimals = min(max(-most, -floor(log10(margin))), 9)
+    # Adding 0.0 turns -0.0 into 0.0.
+    return f"{round(value, decimals) + 0.0:,.{max(decimals, 0)}f}"
 
 
 # All numbers --------------------------------------------------------------------------------------

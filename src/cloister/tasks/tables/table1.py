@@ -355,9 +355,9 @@ class Table1(Gaussian):
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return margins of error for equal groups.
 
-        They are those of sizes, shares of one half, means and their differences, standardised
-        differences, and ranks. Means of squares are those of uniform numbers. A number has the
-        deviation of a normal one that fills its box.
+        They are those of sizes, shares of one half, means and their differences, and ranks. Means
+        of squares are those of uniform numbers. No margin is that of a standardised difference: it
+        depends on the deviation in its divisor, which no plan knows.
         """
         s, n, z = noise_std / _ONE, nominal_n / self._n_groups, INTERVAL_95["gaussian"]
         margins = {"count": np.array([z * sqrt(self._of_size(s))])}
@@ -367,10 +367,8 @@ class Table1(Gaussian):
         if self.numbers:
             half = grid.half_range[list(self.numbers)]
             margins["mean"] = z * sqrt(s**2 + _SQUARE * self._of_size(s)) / n * half
-        if self.by:
-            if self.numbers:
-                margins["difference"] = sqrt(2) * margins["mean"]
-            margins["smd"] = np.array([z * self._noise_of_smd(s, nominal_n)])
+        if self.by and self.numbers:
+            margins["difference"] = sqrt(2) * margins["mean"]
         found = {f"{name}_half_width": values for name, values in margins.items()}
         if self.medians:
             blocks = {block.name: block for block in self.blocks(0)}

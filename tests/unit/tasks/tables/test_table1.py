@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from cloister import PlanError, Schema, dp_table1, run_job
+from cloister.app.forecast import forecast_of
 from cloister.app.job import make_plan
 from cloister.app.present import present
 from cloister.app.release import Release
@@ -22,6 +23,7 @@ from cloister.data.schema import Column
 from cloister.privacy.budget import Budget
 from cloister.tasks import TASKS
 from cloister.tasks.tables import comparison, inference
+from cloister.tasks.tables.journal import _rounded
 from cloister.testing import ZeroNoise, rerun
 
 ARMS = ("control", "low", "high")
@@ -315,6 +317,21 @@ def test_the_function_gives_a_frame() -> None:
     frame = found.to_frame()
     rows = frame.loc["Differences of means to arm=control"]
     assert rows.loc[("age, arm=low", "difference"), "value"] == found["difference"][0, 0]
+
+
+def test_no_margin_is_promised_where_the_deviation_decides() -> None:
+    forecast = forecast_of(planned(schema_of(2), n=3000))
+    assert "difference_half_width" in forecast
+    assert not any("smd" in name for name in forecast)
+
+
+def test_a_deviation_has_the_digits_of_its_interval() -> None:
+    for value, margin, text in (
+        *((365.2, 58.0, "370"), (365.2, 4.0, "365"), (365.2, 0.4, "365.2")),
+        *((1365.2, 130.0, "1,400"), (3.0, 12.0, "0")),
+    ):
+        assert _rounded(value, margin, 9) == text
+    assert _rounded(365.2, 58.0) == "365"
 
 
 def test_no_difference_shown_is_no_balance() -> None:
