@@ -86,7 +86,7 @@ def bars_of(
     """Return a bar with its intervals for each cell; a cell without a number has a text.
 
     By default, the note names what the intervals cover, if that is noise alone. With population
-    intervals, the drawing and the table of its numbers have a note of their own.
+    intervals, the report writes a note for the drawing, and another for its numbers.
     """
     arrays = tuple(
         np.array([getattr(cell, part, np.nan) for cell in cells])
