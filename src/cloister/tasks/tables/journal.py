@@ -290,6 +290,9 @@ def _groups(layout: Layout, results: Results) -> Iterator[Table]:
         quartiles = ("lower quartile", "median", "upper quartile") * ("quantiles" in results)
         headings = ("column and group", "mean", "deviation", CLIPPED, *quartiles)
         note = f"{WITH_POPULATION} {OF_CUT} {NEAR_NOTE}"
+        if not any(row[3] for row in rows):  # an empty column would push others off a screen
+            headings, rows = headings[:3] + headings[4:], [row[:3] + row[4:] for row in rows]
+            note = f"{WITH_POPULATION} {OF_CUT}"
         yield Table("Numbers by group", headings, tuple(rows), note)
     if layout.factors:
         counts, shares = (_by_column(layout, results, name) for name in ("counts", "shares"))

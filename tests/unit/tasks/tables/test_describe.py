@@ -173,4 +173,4 @@ def test_bounds_that_may_cut_values_are_beside_mean_and_deviation(
     overview = next(one for one in shown if one.title in ("All columns", "Numbers by group"))
     assert isinstance(overview, Table)
     assert dict(zip(overview.headings, overview.rows[0], strict=True)).get(CLIPPED, "") == said
-    assert (NEAR_NOTE in overview.note) == bool(said or task == "table1")
+    assert (NEAR_NOTE in overview.note) == bool(said)
