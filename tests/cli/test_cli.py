@@ -23,7 +23,7 @@ import pytest
 from cloister import cli
 from cloister.app.files import name_silos
 from cloister.app.release import Release
-from cloister.cli import COMMANDS, EXIT_CODES, GROUPS, MOVED, main
+from cloister.cli import COMMANDS, EXIT_CODES, GROUPS, MOVED, main, output
 from cloister.cli.options import task_options
 from cloister.cli.output import Output
 from cloister.core.display import Table
@@ -785,6 +785,51 @@ def test_wide_tables_fit_the_screen(capsys: Said) -> None:
     assert max(map(len, text.splitlines())) <= 100
     Output().paragraph("word " * 100)
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+def test_a_narrow_terminal_cuts_no_cell(capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_WIDEST", 80)
+    headings = ("", "all records", "treatment=old", "treatment=new", "p after Holm", "x" * 90)
+    cells = tuple(f"134.{j} [133.8, 134.1]" for j in range(5))
+    Output().table(Table("Table 1", headings, (("sbp, mean (SD)", *cells), ("records", *cells))))
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(text.count(one) == 2 for one in cells)
+    assert all(one in text for one in headings[:5])
+    assert text.count("x") >= 90
+    assert text.count("sbp, mean (SD)") == 3
+
+
+def test_a_formula_elsewhere_names_glm(capsys: Said) -> None:
+    with pytest.raises(PlanError, match="takes no formula; use: cloister run --task glm"):
+        task_options(TASKS["logistic"], ["formula=y ~ x"])
+    assert (
+        main(
+            [
+                "classify",
+                "a.csv",
+                "--schema",
+                "s",
+                "--target",
+                "y",
+                "--out",
+                "o",
+                "--nominal-n",
+                "9",
+                "--epsilon",
+                "1",
+                "--formula",
+                "y ~ x",
+            ]
+        )
+        == 2
+    )
+    assert "--task glm --set family=binomial" in capsys.readouterr().err
+
+
+def test_a_wanted_margin_is_a_number(capsys: Said) -> None:
+    assert main(["plan", "--want", "share=2%"]) == 2
+    assert "such as share=0.02 for two percent, got 'share=2%'" in capsys.readouterr().err
 
 
 # --- As a program ---------------------------------------------------------------------------------

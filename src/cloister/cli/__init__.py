@@ -197,6 +197,10 @@ class _Parser(argparse.ArgumentParser):
                 message = f"there is no command {word!r}"
         elif match := _OPTION.match(message):
             word = match[1]
+            if word == "--formula":
+                from cloister.cli.options import BY_FORMULA
+
+                return f"{message}; {BY_FORMULA}"
             known = [option for leaf in leaves(self) for option in leaf._option_string_actions]
             # An option of another action is no answer to itself.
             known = [option for option in known if option != word]

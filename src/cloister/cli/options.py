@@ -481,9 +481,18 @@ def set_text(name: str, value: Any) -> str:
     return f"--set {shlex.quote(f'{name}={json.dumps(value)}')}"
 
 
+BY_FORMULA = (
+    "use: cloister run --task glm --set family=binomial --set 'formula=y ~ age + site', "
+    "or family=gaussian for a number"
+)
+"""The remedy of a formula for another command or task."""
+
+
 def task_options(task: type[Task], pairs: Iterable[str]) -> dict[str, Any]:
     """Read ``name=value`` pairs of a task's options; a value that is not JSON is text."""
     options = named_values(pairs)
+    if "formula" in options and not any(one.name == "formula" for one in options_of(task)):
+        raise PlanError(f"task {task.name!r} takes no formula; {BY_FORMULA}.")
     check_known(task, options)
     for option in options_of(task):
         # A list without brackets is not JSON, so it was read as one text.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cloister.app.in_process import OnRound
 
 _WIDTH, _WIDEST = 100, 400  # of text and of tables without a terminal
+_GAP = 3  # between two columns
 _MAX_COLUMNS = 9  # of a table on the screen, since wider ones wrap; the report has all
 
 
@@ -87,14 +88,19 @@ class Output:
         from rich.table import Table as Grid
 
         self.say(table.title)
-        grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        columns = table.headings[:_MAX_COLUMNS]
-        for index, heading in enumerate(columns):
-            grid.add_column(clean(heading), justify="right" if index else "left")
-        for row in table.rows:
-            grid.add_row(*(clean(cell_text(cell)) for cell in row[: len(columns)]))
-        _console(_WIDEST).print(grid)
-        self.say()
+        console = _console(_WIDEST)
+        rows = [table.headings, *([cell_text(cell) for cell in row] for row in table.rows)]
+        columns = [[clean(row[j]) for row in rows] for j in range(len(rows[0]))][:_MAX_COLUMNS]
+        for block in _side_by_side(columns, console.width):
+            grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+            for heading, *_ in block:
+                grid.add_column(
+                    heading, justify="right" if grid.columns else "left", overflow="fold"
+                )
+            for cells in list(zip(*block, strict=True))[1:]:
+                grid.add_row(*cells)
+            console.print(grid)
+            self.say()
         if hidden := len(table.headings) - len(columns):
             self.say(f"and {hidden} more columns")
 
@@ -149,6 +155,23 @@ class Output:
     def progress(self) -> AbstractContextManager[OnRound | None]:
         """Show a bar over rounds on a terminal; yield the function to call after each round."""
         return round_bar(wanted=self.for_people, stays=True, rows=lambda: self._rows)
+
+
+def _side_by_side(columns: Sequence[list[str]], room: int) -> Iterator[list[list[str]]]:
+    """Yield the columns of a table in blocks that fit a terminal, each with the first column."""
+    from rich.cells import cell_len
+
+    first, *others = columns
+    start = [first], max(map(cell_len, first))
+    block, used = start
+    for column in others:
+        width = _GAP + max(map(cell_len, column))
+        # A narrow terminal would else cut names and the ends of intervals.
+        if len(block) > 1 and used + width > room:
+            yield block
+            block, used = start
+        block, used = [*block, column], used + width
+    yield block
 
 
 def ask(question: str) -> str | None:

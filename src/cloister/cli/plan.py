@@ -63,7 +63,12 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 def _margin(text: str) -> tuple[str, float]:
     """Return a forecast's name and its wanted margin of error."""
     name, _, margin = text.partition("=")
-    return name, float(margin)
+    try:
+        return name, float(margin)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be a name and a number, such as share=0.02 for two percent, got {text!r}"
+        ) from None
 
 
 def _silo_names(text: str) -> tuple[str, ...]:

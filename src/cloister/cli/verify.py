@@ -57,7 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: those of the plan)",
     )
     parser.add_argument(
-        "--report", type=Path, metavar="FILE", help="also write the report with this outcome"
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="also write the report with this outcome, as HTML or .md",
     )
     add_model_task(parser)
     parser.epilog = "exit codes: " + ", ".join(f"{code} {name}" for name, code in CODES.items())

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from cloister.core.arrays import Floats, Results
+from cloister.core.dates import nearest_day
 from cloister.core.display import DATE, NOT_KNOWN, Bars, Cell, Curve, Estimate, Table, around
 from cloister.tasks.population import POPULATION_NOTE
 
@@ -23,6 +24,11 @@ OF_CUT = (
     "A value beyond the bounds of its column counts at the bound, so means describe cut values."
 )
 """The note of means. Their intervals do not allow for what the bounds cut away."""
+CLIPPED = "clipped to"
+"""The heading of :func:`bounds_near`."""
+NEAR_NOTE = "'clipped to' has the bounds of a column if one is within 3 deviations of the mean."
+"""The note of such a column."""
+_NEAR = 3  # deviations from a mean: beyond a bound farther away, a bell has 0.1 % of its values
 
 
 def number_of(results: Results, name: str, i: int = 0) -> Estimate:
@@ -34,6 +40,15 @@ def number_of(results: Results, name: str, i: int = 0) -> Estimate:
 def in_days(estimate: Estimate, is_date: bool, unit: str = DATE) -> Estimate:
     """Return an estimate whose text is a date, or with `YEARS` a length of time, if it is one."""
     return replace(estimate, unit=unit) if is_date else estimate
+
+
+def bounds_near(mean: float, deviation: float, ends: Sequence[float], is_date: bool) -> str:
+    """Return both public bounds as text if one is within 3 deviations of the mean, else ""."""
+    low, high, *_ = ends
+    # A deviation that is not known says nothing of the bounds.
+    if not min(mean - low, high - mean) < _NEAR * deviation:
+        return ""
+    return " to ".join(str(nearest_day(end)) if is_date else f"{end:g}" for end in (low, high))
 
 
 def listing(parts: Iterable[Sequence[Cell]]) -> tuple[Cell, ...]:
@@ -71,7 +86,7 @@ def bars_of(
     """Return a bar with its intervals for each cell; a cell without a number has a text.
 
     By default, the note names what the intervals cover, if that is noise alone. With population
-    intervals, the drawing and the table of its numbers have separate notes.
+    intervals, the report writes a note for the drawing, and another for its numbers.
     """
     arrays = tuple(
         np.array([getattr(cell, part, np.nan) for cell in cells])

@@ -10,6 +10,7 @@ from cloister.app.text import cell_text
 from cloister.core.display import Cell, Table
 from cloister.core.html import clean
 
+_LONG = 100  # rows of a table that follows the shorter ones, since a text does not scroll
 # Brackets and digits stay readable: only a link needs "](", and only a line's begin makes a list.
 _MARKS = re.compile(r"[\\`*_{<|~^$&]|(?<=\])[(:\[]")
 _BEGINS = re.compile(r"^(\d+(?=[.)])|(?=[-+=:#>]))")
@@ -30,7 +31,8 @@ def _parts(report: Contents) -> Iterator[str]:
     yield from _table(_numbers(report))
     yield "## Results"
     yield from map(_text, report.remarks)
-    for one in (*([report.first] if report.first else []), *report.displays):
+    shown = (*([report.first] if report.first else []), *report.displays)
+    for one in sorted(shown, key=lambda one: len(one.table.rows) > _LONG):
         yield f"### {_text(one.table.title)}"
         if one.table.note:  # that of the picture describes lines, which are not here
             yield _text(one.table.note)

@@ -135,7 +135,9 @@ class GeneralizedLinear(Gaussian):
             bool, "spend 2 % to see whether coefficients would change with the term site"
         ] = False
         formula: Annotated[
-            Mapping[str, Any] | None, "terms of the model, as parse_formula(TEXT).to_dict()"
+            Mapping[str, Any] | None,
+            "terms of the model: text such as 'y ~ age + site' in a command or an estimator, "
+            "and parse_formula(TEXT).to_dict() in a plan",
         ] = None
 
     n_features: Features

@@ -35,11 +35,14 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import (
+    CLIPPED,
     INTERVALS,
+    NEAR_NOTE,
     OF_CUT,
     SAID,
     WITH_POPULATION,
     bars_of,
+    bounds_near,
     cells_of,
     curve_of,
     in_days,
@@ -294,39 +297,56 @@ class Describe(Gaussian):
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return an overview, a table of all estimates, and a picture of each column."""
         rows: list[tuple[str | Estimate, ...]] = []
+        near = self._bounds_near(results)
         estimates: list[tuple[str, Estimate]] = []
         pictures: list[Display] = []
         percent = [f"{100 * p:.3g} %" for p in self.probabilities]
-        headings = ("column", "most frequent", "its share", "mean", "deviation", *percent)
+        clip = (CLIPPED,) * any(near)
+        headings = ("column", "most frequent", "its share", "mean", "deviation", *clip, *percent)
         n, shares = len(percent), iter(cells_of(results, "shares") if self._tables else ())
         for j, (name, labels) in enumerate(zip(columns, self.categories, strict=True)):
             if labels:
                 named = [f"{name}={label}" for label in labels]
                 cells = [next(shares) for _ in labels]
                 order = sorted(range(len(labels)), key=lambda k: -cells[k].value)
-                blank, top = [""] * (2 + n), order[0]
+                blank, top = [""] * (2 + len(clip) + n), order[0]
                 rows.append((name, labels[top], replace(cells[top], population=None), *blank))
                 few = sorted(order[:_BARS])  # the most frequent ones, in the order of the schema
                 bars = [labels[k] for k in few], [cells[k] for k in few]
                 pictures.append(bars_of(f"Shares of {name}", *bars, unit="share of the records"))
             else:
                 i, is_date = self.numbers.index(j), j in self.dates
-                named = [f"{name}, {of}" for of in headings[3:]]
+                named = [f"{name}, {of}" for of in ("mean", "deviation", *percent)]
                 mean, deviation = (number_of(results, of, i) for of in ("mean", "deviation"))
                 places = [mean, *cells_of(results, "quantiles")[i * n : i * n + n]]
                 first, *others = (in_days(place, is_date) for place in places)
                 cells = [first, in_days(deviation, is_date, YEARS), *others]
-                rows.append((name, "", "", *(replace(cell, population=None) for cell in cells)))
+                of_noise = [replace(cell, population=None) for cell in cells]
+                rows.append((name, "", "", *of_noise[:2], *near[i : i + len(clip)], *of_noise[2:]))
                 title, axes = f"Distribution of {name}", (name, "share of the records below")
                 curve = results["walls"][i], results, "distribution", i
                 pictures.append(curve_of(title, *curve, axes=axes, note=_BAND, dates=is_date))
             estimates += zip(named, cells, strict=True)
         note = f"{WITH_POPULATION} {OF_CUT}" if self.numbers else WITH_POPULATION
+        cut = NEAR_NOTE if clip else ""
         return (
             table_of_count(results["count"], results["count_half_width"]),
-            Table("All columns", headings, tuple(rows), f"{_MISSING} {INTERVALS}"),
+            Table("All columns", headings, tuple(rows), f"{_MISSING} {INTERVALS} {cut}".strip()),
             Table("Every number", ("", "value"), tuple(estimates), note),
             *pictures[:_PICTURES],
+        )
+
+    def _bounds_near(self, results: Results) -> list[str]:
+        """Return the bounds of each numeric column that may cut many of its values, or ""."""
+        return (
+            [
+                bounds_near(mean, deviation, ends, j in self.dates)
+                for j, mean, deviation, ends in zip(
+                    self.numbers, results["mean"], results["deviation"], self.ticks, strict=True
+                )
+            ]
+            if self.ticks
+            else []
         )
 
 

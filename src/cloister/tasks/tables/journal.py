@@ -25,7 +25,17 @@ from cloister.core.display import (
     PValue,
     Table,
 )
-from cloister.tasks.interval_tables import INTERVALS, OF_CUT, WITH_POPULATION, bars_of, in_days
+from cloister.tasks.interval_tables import (
+    CLIPPED,
+    INTERVALS,
+    NEAR_NOTE,
+    OF_CUT,
+    WITH_POPULATION,
+    bars_of,
+    bounds_near,
+    in_days,
+)
+from cloister.tasks.preparation.ticks import AllTicks
 
 ALL = "all records"
 _SMD = "SMD"
@@ -62,6 +72,8 @@ class Layout:
         For each column of categories the place of its first one in results, and their names.
     dates : tuple of int
         The columns of dates.
+    ticks : tuple
+        Bounds and step of each column of numbers.
     """
 
     columns: tuple[str, ...]
@@ -70,6 +82,7 @@ class Layout:
     numbers: tuple[int, ...]
     factors: Mapping[int, tuple[int, tuple[str, ...]]]
     dates: tuple[int, ...]
+    ticks: AllTicks = ()
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -279,8 +292,11 @@ def _groups(layout: Layout, results: Results) -> Iterator[Table]:
             for k, group in enumerate(layout.named)
         ]
         quartiles = ("lower quartile", "median", "upper quartile") * ("quantiles" in results)
-        headings = ("column and group", "mean", "deviation", *quartiles)
-        note = f"{WITH_POPULATION} {OF_CUT}"
+        headings = ("column and group", "mean", "deviation", CLIPPED, *quartiles)
+        note = f"{WITH_POPULATION} {OF_CUT} {NEAR_NOTE}"
+        if not any(row[3] for row in rows):  # an empty column would push others off a screen
+            headings, rows = headings[:3] + headings[4:], [row[:3] + row[4:] for row in rows]
+            note = f"{WITH_POPULATION} {OF_CUT}"
         yield Table("Numbers by group", headings, tuple(rows), note)
     if layout.factors:
         counts, shares = (_by_column(layout, results, name) for name in ("counts", "shares"))
@@ -293,8 +309,8 @@ def _groups(layout: Layout, results: Results) -> Iterator[Table]:
         yield Table("Shares by group", headings, tuple(cells), f"{WITH_POPULATION} {_COUNTED}")
 
 
-def _of_number(layout: Layout, results: Results, k: int, i: int) -> list[Estimate]:
-    """Return mean and deviation, and with medians the quartiles, of a number in a group."""
+def _of_number(layout: Layout, results: Results, k: int, i: int) -> list[str | Estimate]:
+    """Return mean, deviation, near bounds, and with medians the quartiles, of a group."""
     is_date = layout.numbers[i] in layout.dates
     places = [_by_column(layout, results, "mean")[k, i]]
     if "quantiles" in results:
@@ -302,7 +318,9 @@ def _of_number(layout: Layout, results: Results, k: int, i: int) -> list[Estimat
     # A mean may be 0 in data units, so 0 in its interval does not mean that it is only noise.
     first, *rest = (in_days(replace(one, distinct=np.array(True)), is_date) for one in places)
     deviation = _by_column(layout, results, "deviation")[k, i]
-    return [first, in_years(deviation, is_date), *rest]
+    ends = layout.ticks[i] if layout.ticks else (-np.inf, np.inf)
+    near = bounds_near(places[0].value, deviation.value, ends, is_date)
+    return [first, in_years(deviation, is_date), near, *rest]
 
 
 def _differences(layout: Layout, results: Results) -> Iterator[Table]:

@@ -604,6 +604,7 @@ class Table1(Gaussian):
             numbers=self.numbers,
             factors={j: (first, self.categories[j]) for j, first in self._starts.items()},
             dates=self.dates,
+            ticks=self.ticks,
         )
         return tuple(journal.displays(layout, results))
 

@@ -730,6 +730,12 @@ def test_a_table_in_place_of_a_picture_has_no_note_of_lines() -> None:
     assert f'<p class="note">{as_table(bars).note}</p>' in html
 
 
+def test_long_tables_follow_the_short_ones_in_markdown() -> None:
+    long, short = (Table(f"T{n}", ("", "v"), (("x", 1.0),) * n) for n in (300, 3))
+    text = render_markdown(job(), shown=replace(present(job()), displays=(long, short), course=()))
+    assert text.index("### T3\n") < text.index("### T300\n")
+
+
 def test_only_normal_intervals_follow_the_level() -> None:
     cells = {
         "normal": around(5.0, 1.5, normal=True),

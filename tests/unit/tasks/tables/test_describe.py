@@ -11,8 +11,10 @@ import pytest
 from cloister import PlanError, Schema, dp_describe, run_job
 from cloister.app.release import Release
 from cloister.core.display import Bars, Curve, Table
+from cloister.data import read_source
 from cloister.data.schema import Column
 from cloister.tasks import TASKS
+from cloister.tasks.interval_tables import CLIPPED, NEAR_NOTE
 from cloister.testing import ZeroNoise
 
 SCHEMA = Schema(
@@ -45,8 +47,6 @@ def table(n: int = 3000) -> pd.DataFrame:
 
 
 def described(frame: pd.DataFrame, schema: Schema = SCHEMA, **options: Any) -> Release:
-    from cloister.data import read_source
-
     half = len(frame) // 2
     silos = {
         name: read_source(part, schema) for name, part in (("a", frame[:half]), ("b", frame[half:]))
@@ -152,3 +152,25 @@ def test_the_function_has_a_row_for_each_column_and_every_interval() -> None:
     assert frame.loc["Every number", "population_low"].notna().all()
     assert found.columns == SCHEMA.names
     assert found["mean"].shape == (2,)
+
+
+@pytest.mark.parametrize(("low", "high", "said"), [(30, 55, "30 to 55"), (-300, 500, "")])
+@pytest.mark.parametrize("task", ["describe", "table1"])
+def test_bounds_that_may_cut_values_are_beside_mean_and_deviation(
+    task: str, low: float, high: float, said: str
+) -> None:
+    column = Column(name="age", type="number", min=low, max=high)
+    schema = Schema(dataset="toy", unit="row", columns=(column,))
+    silos = {name: read_source(table(n)[["age"]], schema) for name, n in (("a", 3000), ("b", 200))}
+    options: dict[str, Any] = {
+        "epsilon": 9.0,
+        "nominal_n": 3200,
+        "noise": ZeroNoise(),
+        "max_loss": 1.0,
+    }
+    result = run_job(TASKS[task], schema, silos, **options)
+    shown = result.plan.task.displays(result.results, result.plan.columns)
+    overview = next(one for one in shown if one.title in ("All columns", "Numbers by group"))
+    assert isinstance(overview, Table)
+    assert dict(zip(overview.headings, overview.rows[0], strict=True)).get(CLIPPED, "") == said
+    assert (NEAR_NOTE in overview.note) == bool(said)
