@@ -387,8 +387,9 @@ class TreatmentEffect(Gaussian):
         # The sizes are those at the weights before the last step, which is short.
         models, (counts, noise_std) = self._models, released.in_records()
         placed, of_outcome = (one.fit.columns for one in known.values())
-        # Of two categories it is at most 1, and a score of overlap four times that.
-        residual = max(models["outcome"].residuals(of_outcome)[0], 2.0)
+        # With two categories it has a known end, and so has a score: nothing is longer.
+        of_two = models["outcome"].target.levels
+        residual = 4.0 if of_two else models["outcome"].residuals(of_outcome)[0]
         multiplier = _Z * noise_std * sqrt(_SIZES / len(ESTIMANDS)) / SCORE
         cuts = []
         for name, found in zip(ESTIMANDS, counts, strict=True):
