@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 _OF_COLUMNS = frozenset(
     {"target", "group", "time", "event", "by", "covariates", "offset", "exposure", "weights"}
+    | {"treatment", "outcome"}
 )
 """Parameters that name columns, which a plan identifies by position."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -188,7 +189,7 @@ def test_noise_leaves_the_effect_in_its_intervals() -> None:
 
 
 @pytest.mark.parametrize("estimand", ESTIMANDS)
-def test_the_estimator_shows_effect_and_balance(estimand: str) -> None:
+def test_the_estimator_shows_effect_and_balance(estimand: str, tmp_path: Path) -> None:
     cells, _ = table(False)
     schema = Schema(dataset="toy", unit="row", columns=(*COVARIATES, NUMBER))
     frame = pd.DataFrame(cells, columns=["a", "work", "t", "y"])
@@ -203,5 +204,9 @@ def test_the_estimator_shows_effect_and_balance(estimand: str) -> None:
     _, _, balance, picture = model.displays()
     assert balance.rows[0][-1] == "balanced"
     assert picture.marks == (-0.1, 0.1)
+    model.save(tmp_path / "effect.json")
+    loaded = DPTreatmentEffect.load(tmp_path / "effect.json", bounds=schema)
+    assert (loaded.treatment, loaded.outcome, loaded.estimand) == ("t", "y", estimand)
+    assert loaded.effect_ == model.effect_
     with pytest.raises(PlanError, match="Schema"):
         DPTreatmentEffect(epsilon=1.0, bounds=(0, 1), **about).fit(frame)
