@@ -524,20 +524,15 @@ DESIGNS |= family(
 DESIGNS |= family(
     "treatment effect",
     TreatmentEffect,
-    PATIENTS,
+    (*PATIENTS, PublicColumn("died", 0.0, 1.0, ("0", "1"))),
     {
-        "of overlap": {"outcome": "age"},
-        "average": {"outcome": "visits", "estimand": "ate"},
-        "one covariate": {"outcome": "visits", "covariates": ("age",)},
+        "a number": {"outcome": "age", "covariates": ("visits", "work", "ill")},
+        "two categories": {"outcome": "died", "covariates": ("visits", "work")},
     },
     {"treatment": "smokes"},
     facts={"nominal_n": 20_000},
-)
-DESIGNS["treatment effect, two categories"] = Case(
-    task=TreatmentEffect,
-    columns=(*PATIENTS, PublicColumn("died", 0.0, 1.0, ("0", "1"))),
-    options={"treatment": "smokes", "outcome": "died", "covariates": ("visits", "work")},
-    facts={"nominal_n": 20_000},
+    bits=(16,),
+    states=few_invented,
 )
 
 BAYES = (AGE, VISITS, PublicColumn("calls", 0.0, 9.0), CATEGORY, BOOLEAN, ILL)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 _OF_COLUMNS = frozenset(
     {"target", "group", "time", "event", "by", "covariates", "offset", "exposure", "weights"}
+    | {"treatment", "outcome"}
 )
 """Parameters that name columns, which a plan identifies by position."""
 _REASONS: Mapping[str, str] = {

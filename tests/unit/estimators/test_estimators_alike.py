@@ -97,6 +97,7 @@ OF_TABLES = {
     "DPScorecard",
     "DPSynthesiser",
     "DPTable",
+    "DPTreatmentEffect",
 }
 """They are asked about no new records; their own tests save and load them."""
 every = pytest.mark.parametrize("kind", SAVED)

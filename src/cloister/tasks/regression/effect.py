@@ -64,7 +64,7 @@ from cloister.tasks.state import decode_state, encode_state, part_of, prefixed
 
 _MODELS = {"propensity": 0.30, "outcome": 0.24}  # shares of the budget
 _SIZES = 0.05
-_LAST = {"ate": 0.14, "ate_slopes": 0.03, "ato": 0.15, "ato_slopes": 0.025, "balance": 0.065}
+_LAST = {"ate": 0.165, "ate_slopes": 0.025, "ato": 0.14, "ato_slopes": 0.025, "balance": 0.055}
 _FAR = {"ate": 5.0, "ato": 2.0}  # usual largest factor of a residual in a score
 _SLOPES = np.array([1.0, 0.5])  # usual largest slope of both, in the largest score and row
 _BALANCED = 0.1  # standardised difference
@@ -115,8 +115,7 @@ class TreatmentEffect(Gaussian):
     arms : tuple of str
         Names of the categories of the treatment.
     estimand : {"ato", "ate"}
-        The effect of the summary: of overlap, or the average effect. Balance is that of its
-        weights.
+        The effect of the summary: of overlap, or the average effect.
     bins : tuple of int
         Number of bins of a histogram, of both models.
 
@@ -154,7 +153,7 @@ class TreatmentEffect(Gaussian):
     low: tuple[float, ...]
     high: tuple[float, ...]
     names: tuple[str, ...]
-    arms: Annotated[tuple[str, ...], Length(2, 2)]
+    arms: tuple[str, ...]
     estimand: Literal["ato", "ate"] = "ato"
     bins: tuple[Annotated[int, Range(2, 1024)], ...] = (64, 64)
     frac_bits: int = 16
@@ -322,7 +321,7 @@ class TreatmentEffect(Gaussian):
             for k, longest in enumerate(self._longest(aim)):
                 yield Rows.dense(effect_rows(scores.values[k], scores.weights[k], aim.cuts[k]))
                 yield Rows.dense(ball(scores.slopes[k], longest))
-            payload = balance_payload(columns, scores.arms[ESTIMANDS.index(self.estimand)])
+            payload = balance_payload(columns, scores.overlap)
             yield Rows(treated * len(payload), ball(payload, aim.cuts[-1]))
 
     def _longest(self, aim: _Aim) -> Floats:
@@ -388,8 +387,9 @@ class TreatmentEffect(Gaussian):
         # The sizes are those at the weights before the last step, which is short.
         models, (counts, noise_std) = self._models, released.in_records()
         placed, of_outcome = (one.fit.columns for one in known.values())
-        # A residual of two categories is at most 1, and a score of overlap four times that.
-        residual = max(models["outcome"].residuals(of_outcome)[0], 2.0)
+        # With two categories it has a known end, and so has a score: nothing is longer.
+        of_two = models["outcome"].target.levels
+        residual = 4.0 if of_two else models["outcome"].residuals(of_outcome)[0]
         multiplier = _Z * noise_std * sqrt(_SIZES / len(ESTIMANDS)) / SCORE
         cuts = []
         for name, found in zip(ESTIMANDS, counts, strict=True):

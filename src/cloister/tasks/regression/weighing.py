@@ -45,13 +45,14 @@ _Z = INTERVAL_95["gaussian"]
 class Scores:
     """Parts of both effects of each record, in the order of `ESTIMANDS`.
 
-    `values` are terms of the sum above the line, about a public effect, and `weights` are k. `arms`
-    are sizes of w. `slopes` are changes of values by weights of both models, of shape (q, m).
+    `values` are terms of the sum above the line, about a public effect, and `weights` are k.
+    `slopes` are changes of values by weights of both models, of shape (q, m). `overlap` is the size
+    of w of the effect of overlap: balance is that of these weights, which have a small bound.
     """
 
+    overlap: Floats
     values: list[Floats] = field(default_factory=list)
     weights: list[Floats] = field(default_factory=list)
-    arms: list[Floats] = field(default_factory=list)
     slopes: list[Floats] = field(default_factory=list)
 
 
@@ -69,15 +70,15 @@ def scores_of(
     `changes` those of m0 and m1 by weights of the outcome model.
     """
     e = np.clip(probability, LEAST, 1 - LEAST)
-    h, found = 4 * e * (1 - e), Scores()
-    of_ate, of_ato = np.where(treated, 1 / e, 1 / (1 - e)), 4 * np.where(treated, 1 - e, e)
+    h, of_ate = 4 * e * (1 - e), np.where(treated, 1 / e, 1 / (1 - e))
+    of_ato = 4 * np.where(treated, 1 - e, e)
+    found = Scores(of_ato)
     for k, arm, k_change, change in (
         (np.ones_like(e), of_ate, 0.0, 1 - of_ate),
         (h, of_ato, h * (1 - 2 * e), -h),
     ):
         found.values.append(k * effect + np.where(treated, arm, -arm) * residual)
         found.weights.append(k)
-        found.arms.append(arm)
         # A probability at its end does not change.
         moved = np.where(e == probability, k_change * effect + change * residual, 0.0)
         control, treatment = k - np.where(treated, 0.0, arm), k - np.where(treated, arm, 0.0)
