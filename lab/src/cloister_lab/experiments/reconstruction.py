@@ -388,7 +388,7 @@ def verdict(found: Sequence[Found]) -> str:
         return "Too few repeats to compare with the guess."
     most = max(cell.gain.mean for cell in modest if cell.gain is not None)
     return (
-        f"At ε ≤ {MODEST:g} the attack is better than the guess in {sum(tested)} of {len(tested)} "
+        f"at ε ≤ {MODEST:g} the attack is better than the guess in {sum(tested)} of {len(tested)} "
         f"cells; its largest mean gain is {most:.3f}."
     )
 
