@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import numpy as np
@@ -166,7 +167,6 @@ class Survival(Gaussian):
             )
         require_budget(facts.budget)
         tau = float(options.tau or time.high)
-        quarters = (time.low + part * (tau - time.low) for part in _PARTS)
         return build_task(
             cls,
             facts,
@@ -179,7 +179,7 @@ class Survival(Gaussian):
             high=time.high,
             step=time.step,
             tau=tau,
-            at=tuple(map(float, options.at)) or tuple(quarters),
+            at=tuple(map(float, options.at)) or _quarters(time, tau),
         )
 
     def describe(self) -> str:
@@ -503,3 +503,14 @@ def _at(survival: Estimate, cells: Integers) -> Estimate:
 
 def _from_one(shares: Floats) -> Floats:
     return np.concatenate([np.ones_like(shares[..., :1]), shares], axis=-1)
+
+
+def _quarters(time: PublicColumn, tau: float) -> tuple[float, ...]:
+    """Return the quarters of the horizon; of a time with a step, those of its known ticks."""
+    step = time.step
+    # A record at the upper bound may be followed for longer, so its share is not known.
+    last = min(tau, time.high - step)
+    if not step or last < time.low + step:
+        return tuple(time.low + part * (tau - time.low) for part in _PARTS)
+    places = (round((time.low + part * (last - time.low)) / step, 9) for part in _PARTS)
+    return tuple(sorted({min(round(ceil(place) * step, 9), last) for place in places}))

@@ -19,7 +19,8 @@ from cloister.app.text import as_table, cell_text
 from cloister.cli import main
 from cloister.core.display import Curve, Estimate, Table
 from cloister.data import read_source
-from cloister.tasks.survival.survival import Survival
+from cloister.protocol.task import PublicColumn
+from cloister.tasks.survival.survival import Survival, _quarters
 from cloister.testing import SimulatedNoise, ZeroNoise
 
 SCHEMA = Schema(
@@ -280,3 +281,20 @@ def test_a_plan_states_the_width_by_the_share_of_records_that_are_not_censored()
     assert (np.abs(np.log((high - low)[clear] / 2 / planned_width)) < np.log(1.5)).all()
     few = make_plan(Survival, SCHEMA, ("a",), budget=Budget(1.0, 1e-6), nominal_n=400, **BY)
     assert forecast_of(few)[name.format("2%")][0] == np.inf
+
+
+@pytest.mark.parametrize(
+    ("high", "step", "tau", "at"),
+    [
+        (61.0, 1.0, None, (15.0, 30.0, 45.0, 60.0)),
+        (61.0, 1.0, 48.0, (12.0, 24.0, 36.0, 48.0)),
+        (6.1, 0.1, None, (1.5, 3.0, 4.5, 6.0)),
+        (3.0, 1.0, None, (1.0, 2.0)),
+        (60.0, 0.0, None, (15.0, 30.0, 45.0, 60.0)),
+    ],
+)
+def test_shares_are_stated_at_ticks_within_the_follow_up(
+    high: float, step: float, tau: float | None, at: tuple[float, ...]
+) -> None:
+    column = PublicColumn("months", 0.0, high, step=step)
+    assert _quarters(column, tau or high) == pytest.approx(at)
