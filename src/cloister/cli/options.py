@@ -477,8 +477,8 @@ def load_task(name: str) -> type[Task]:
 
 
 def set_text(name: str, value: Any) -> str:
-    """Return the --set of an option, quoted for a shell; TypeError if no JSON holds the value."""
-    return f"--set {shlex.quote(f'{name}={json.dumps(value)}')}"
+    """Return the --set of an option, quoted for a shell; an error if no JSON holds the value."""
+    return f"--set {shlex.quote(f'{name}={json.dumps(value, allow_nan=False)}')}"
 
 
 BY_FORMULA = (

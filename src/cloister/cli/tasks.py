@@ -63,7 +63,7 @@ def _entry(task: type[Task]) -> dict[str, Any]:
 
 
 def _set(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the --set of each option that JSON holds; others are of Python alone."""
+    """Yield the --set of each option that JSON holds; others need Python."""
     for name, value in options.items():
-        with suppress(TypeError):
+        with suppress(TypeError, ValueError):
             yield set_text(name, value)

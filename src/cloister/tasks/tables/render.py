@@ -29,7 +29,8 @@ _TESTS = {"chi2": "independence", "trend": "trend"}
 _RATIOS = {"odds_ratio": "odds ratio", "relative_risk": "relative risk"}
 _HOLM = (
     "A p-value is the probability of a statistic at least this large, noise included, if rows and "
-    "columns were independent. Holm's correction covers all tests here together."
+    "columns were independent. Each statistic is divided by a variance with noise, so it is "
+    "usually smaller than that of exact counts. Holm's correction covers all tests here together."
 )
 
 
