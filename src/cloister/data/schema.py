@@ -87,8 +87,9 @@ class Column(_Contract):
         Integers have the step 1. Other values are not rounded to it.
     measure : str
         Unit of measure, free text. All silos must agree on it.
-    missing : {"drop", "min", "max", "midpoint"} or float in [min, max]
-        Drop the record, or insert this value; for a category "drop" or one of the categories.
+    missing : {"drop", "keep", "min", "max", "midpoint"} or float in [min, max]
+        Drop the record, or insert this value; for a category also one of the categories. A record
+        that is kept is left out by every task but ``imputed-regression``.
     out_of_range : {"clip", "drop"}
         Move the value to the nearer bound, or drop the record.
     format : str, only for a date
@@ -203,23 +204,29 @@ class Column(_Contract):
         if isinstance(self.missing, float):
             allowed = not self.categories and self.min <= self.missing <= self.max
         else:
-            allowed = self.missing in ("drop", *(self.categories or ("min", "max", "midpoint")))
+            values = self.categories or ("min", "max", "midpoint")
+            allowed = self.missing in ("drop", "keep", *values)
         if not allowed:
-            rule = f"'drop', 'min', 'max', 'midpoint' or a number in [{self.min}, {self.max}]"
-            rule = "'drop' or one of the categories" if self.categories else rule
+            numbers = f"'min', 'max', 'midpoint' or a number in [{self.min}, {self.max}]"
+            rule = f"'drop', 'keep', {'one of the categories' if self.categories else numbers}"
             raise ValueError(f"missing must be {rule}, got {self.missing!r}.")
 
     @property
     def fill_value(self) -> float:
-        """Value of a missing cell, data units; NaN if the record is dropped."""
+        """Value of a missing cell, data units; NaN if the record is dropped, or the cell kept."""
         if isinstance(self.missing, float):
             return self.missing
-        if self.missing == "drop":
+        if self.missing == "drop" or self.keeps_missing:
             return math.nan
         if self.categories:
             return float(self.categories.index(self.missing))
         midpoint = (self.min + self.max) / 2
         return {"min": self.min, "max": self.max, "midpoint": midpoint}[self.missing]
+
+    @property
+    def keeps_missing(self) -> bool:
+        """True if a record that lacks a cell of the column is kept without a value for it."""
+        return self.missing == "keep" and "keep" not in self.categories
 
     @property
     def public(self) -> PublicColumn:
@@ -230,7 +237,8 @@ class Column(_Contract):
         if step and not math.isnan(self.fill_value):
             multiple = round(self.fill_value / step) * step
             step *= math.isclose(multiple, self.fill_value, rel_tol=1e-9, abs_tol=1e-9 * step)
-        return PublicColumn(self.name, self.min, self.max, names, step, self.type == "date")
+        date, incomplete = self.type == "date", self.keeps_missing
+        return PublicColumn(self.name, self.min, self.max, names, step, date, incomplete)
 
 
 class Schema(_Contract):

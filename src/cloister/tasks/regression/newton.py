@@ -127,14 +127,14 @@ def step_blocks(
         Shares of the sum of squared residuals, and of the products of gradients.
     """
     pairs = q * (q + 1) // 2
-    yield _ball("gradient", q, gradient)
-    yield _ball("curvature", pairs, curvature)
+    yield ball_block("gradient", q, gradient)
+    yield ball_block("curvature", pairs, curvature)
     if sizes:
         yield Block.counting("sizes", (kinds, len(CLASSES)), sizes, kinds)
     if square:
         yield Block.counting("residual_square", (1,), square, one=1 << BITS)
     if meat:
-        yield _ball("sandwich", pairs, meat)
+        yield ball_block("sandwich", pairs, meat)
 
 
 def step_rows(
@@ -163,7 +163,7 @@ def step_rows(
         yield Rows.dense(ball(products(shortened), 1.0))
 
 
-def _ball(name: str, size: int, weight: float) -> Block:
+def ball_block(name: str, size: int, weight: float) -> Block:
     """Return the block of sums of payloads in the unit ball."""
     # The L1 norm by Cauchy and Schwarz: only the L2 norm is checked in integers.
     return Block(name, (size,), isqrt(size << 2 * BITS), 1 << 2 * BITS, weight)
