@@ -596,6 +596,7 @@ def schema_of(columns: Sequence[PublicColumn]) -> Schema:
             max=public.high,
             categories=public.categories,
             step=public.step or None,
+            missing="keep" if public.incomplete else "drop",
         )
         for public in columns
     ]

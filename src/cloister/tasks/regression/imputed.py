@@ -53,14 +53,14 @@ from cloister.tasks.supervised.target import Features
 VERSIONS = 20
 """Number of versions of a record for the numbers that it lacks."""
 
-_IMPUTERS, _ANALYSIS = 0.40, 0.54  # of the budget
+_IMPUTERS, _MODELS = (0.40, 0.55), 0.94  # of the budget: of one or two imputers, of all models
 _LACKING, _SHIFT, _SPREAD = 0.01, 0.03, 0.02
 _END = ROUNDS + LAST
 _ANALYSED = "analysis."  # of the names in the state
 _MOST = 2  # incomplete columns
 _FAR = 200.0  # squared distance, beyond which a likelihood no longer falls
 _LEAST_SQUARE, _LEAST_ROOT = 1e-6, 1e-9
-_PART = 1 << 10  # records at a time
+_PART = 1 << 12  # records at a time
 _Z = INTERVAL_95["gaussian"]
 _LACK_NOTE = "[ , ] are 95 % confidence intervals (privacy noise only)."
 _INFORMATION_NOTE = (
@@ -282,9 +282,10 @@ class ImputedRegression(Gaussian):
             )
             return GeneralizedLinear.design(replace(facts, budget=part, silos=()), given)
 
+        of_imputer, of_analysis = _shares(len(lacking))
         imputers = [
             stage(
-                _IMPUTERS / len(lacking),
+                of_imputer,
                 column,
                 [*complete, target, *lacking[:k]],
                 family="binomial" if columns[column].levels else "gaussian",
@@ -292,7 +293,8 @@ class ImputedRegression(Gaussian):
             for k, column in enumerate(lacking)
         ]
         kept = ("family", "alpha", "sandwich", "reference")
-        analysis = stage(_ANALYSIS, target, used, **{name: getattr(options, name) for name in kept})
+        others = {name: getattr(options, name) for name in kept}
+        analysis = stage(of_analysis, target, used, **others)
         return build_task(cls, facts, options, imputers=tuple(imputers), analysis=analysis)
 
     def describe(self) -> str:
@@ -345,15 +347,15 @@ class ImputedRegression(Gaussian):
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the blocks of all imputers, or those of the analysis."""
+        of_imputer, of_analysis = _shares(len(self.imputers))
         if t < ROUNDS:
-            part = _IMPUTERS / len(self.imputers)
             return tuple(
-                replace(block, name=f"{block.name}_{k}", weight=block.weight * part)
+                replace(block, name=f"{block.name}_{k}", weight=block.weight * of_imputer)
                 for k, task in enumerate(self.imputers)
                 for block in task.blocks(t)
             )
         found = [
-            replace(block, weight=block.weight * _ANALYSIS)
+            replace(block, weight=block.weight * of_analysis)
             for block in self.analysis.blocks(t - ROUNDS)
         ]
         return (*found, *self._own_blocks(t))
@@ -491,8 +493,9 @@ class ImputedRegression(Gaussian):
         solution = replace(solution, noise=solution.noise + by_noise)
         found = self.analysis.results_of(known, solution, complete + spread + by_sampling)
         before = self.analysis.results_of(known, solution, complete)["sampling_covariance"]
+        after = np.diag(found["sampling_covariance"])
         with np.errstate(all="ignore"):
-            part = 1 - np.diag(before) / np.diag(found["sampling_covariance"])
+            part = np.where(after == 0, 0.0, 1 - np.diag(before) / after)  # of a reference: none
         n, noise_std = known.fit.columns.n, float(from_grid(state["stds"], self.frac_bits)[0])
         share = from_grid(state["lacking"], self.frac_bits) / n
         margin = _Z * noise_std / n
@@ -536,6 +539,12 @@ class ImputedRegression(Gaussian):
         heads = ("column", "missing information")
         table = Table("Missing information", heads, shown, _INFORMATION_NOTE)
         return (*self.analysis.displays(results, columns), of, table)
+
+
+def _shares(imputers: int) -> tuple[float, float]:
+    """Return the parts of the budget of each imputer, and of the analysis."""
+    whole = _IMPUTERS[imputers - 1]
+    return whole / imputers, _MODELS - whole
 
 
 def _cuts(known: Known, imputers: Sequence[Imputer]) -> tuple[float, float]:
