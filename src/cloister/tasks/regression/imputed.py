@@ -361,7 +361,7 @@ class ImputedRegression(Gaussian):
         return (*found, *self._own_blocks(t))
 
     def _own_blocks(self, t: int) -> Iterator[Block]:
-        """Yield blocks that are of no model."""
+        """Yield the blocks that belong to no model."""
         q, columns = self.analysis.model.design.width, len(self.imputers)
         if t == ROUNDS:
             yield Block.counting("lacking", (columns,), _LACKING, columns)
@@ -371,6 +371,9 @@ class ImputedRegression(Gaussian):
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return the row of each record to each block."""
+        return self._rows(t, state, records)
+
+    def _rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         make = self._rows_of_imputers if t < ROUNDS else self._rows_of_analysis
         return tuple(make(t, state, records))
 
@@ -434,7 +437,7 @@ class ImputedRegression(Gaussian):
         blocks = self.blocks(t)
         total = np.zeros(sum(block.size for block in blocks), dtype=np.int64)
         for part in in_cache(records, _PART):
-            rows = self.rows(t, state, part)
+            rows = self._rows(t, state, part)
             total += np.concatenate([summed(*pair) for pair in zip(rows, blocks, strict=True)])
         return total
 
@@ -478,9 +481,9 @@ class ImputedRegression(Gaussian):
         Returns
         -------
         dict
-            Further, ``lacking`` of shape (n_incomplete,), the noisy share of records that lack each
-            column, with its interval, and ``missing_information`` of shape (n_columns_of_design,):
-            the part of a coefficient's variance over samples that missing cells add.
+            Further, ``lacking`` of shape (n_incomplete,) with its interval: the share of records
+            that lack each column. ``missing_information`` of shape (n_columns_of_design,) is the
+            part of a coefficient's variance over samples that missing cells add.
         """
         known, model = self.analysis.known(part_of(state, _ANALYSED)), self.analysis.model
         solution = model.solution(known)
