@@ -108,6 +108,7 @@ def test_the_tasks_that_ship_are_these() -> None:
         "forest",
         "glloyd",
         "glm",
+        "imputed-regression",
         "linear",
         "lloyd",
         "logistic",

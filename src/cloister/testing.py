@@ -37,7 +37,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.progress import results_at
 from cloister.protocol.rows import kept, sum_of_rows
 from cloister.protocol.session import Transport, run_rounds
-from cloister.protocol.task import NoisyBlock, PublicFacts, Task, has_rows, records_in_box
+from cloister.protocol.task import NoisyBlock, PublicFacts, Task, has_rows, records_of
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import hostile_rounds
 from cloister.tasks.options import design
@@ -360,7 +360,7 @@ def check_task(task: Task, records: Iterable[Records], states: Sequence[GridStat
         for state in (start, *states):
             for t in range(task.rounds):
                 _check_round(task, t, state, table, used)
-        _check_kept(task, start, records_in_box(inside, task.frac_bits))
+        _check_kept(task, start, records_of(task, inside))
     _check_answers(task)
     for name, share in used.items():
         if share < 0.5:
@@ -438,7 +438,7 @@ def _check_round(
     found: dict[bytes, Integers] = {}  # by table, since many differ in records outside the box only
 
     def contribution(rows: Records) -> Integers:
-        inside = records_in_box(rows, task.frac_bits)
+        inside = records_of(task, rows)
         key = inside.tobytes()
         if key not in found:
             found[key] = task.contribute(t, state, inside)
@@ -448,10 +448,10 @@ def _check_round(
     blocks, laplace = task.blocks(t), task.mechanism == "laplace"
     assert whole.dtype == np.int64, "contributions must be int64"
     assert whole.shape == (sum(block.size for block in blocks),), "length must be the plan's"
-    again = task.contribute(t, state, records_in_box(table, task.frac_bits))
+    again = task.contribute(t, state, records_of(task, table))
     assert (whole == again).all(), "equal records must have equal sums"
     if has_rows(task):
-        by_rows = sum_of_rows(task, t, state, records_in_box(table, task.frac_bits))
+        by_rows = sum_of_rows(task, t, state, records_of(task, table))
         assert (whole == by_rows).all(), "the kernel must sum the rows"
     half = len(table) // 2
     both = contribution(table[:half]) + contribution(table[half:])

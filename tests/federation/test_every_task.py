@@ -53,6 +53,11 @@ def tables(folder: Path, columns: tuple[PublicColumn, ...]) -> dict[str, Path]:
         rows = [",".join(row) for row in zip(*cells, strict=True)]
         rows[3] = ",".join(["no such word"] * len(columns))
         rows[7] = "," * (len(columns) - 1)
+        lacking = [j for j, column in enumerate(columns) if column.incomplete]
+        for row in range(10, 20) if lacking else ():
+            cells = rows[row].split(",")
+            cells[lacking[row % len(lacking)]] = ""
+            rows[row] = ",".join(cells)
         found[silo] = folder / f"{silo}.csv"
         found[silo].write_text("\n".join([",".join(c.name for c in columns), *rows, ""]))
     return found

@@ -16,7 +16,7 @@ from cloister.core.arrays import Floats, GridState, Records, State
 from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import PublicColumn, Task
+from cloister.protocol.task import NO_VALUE, PublicColumn, Task
 from cloister.tasks import installed
 from cloister.tasks.count import Count
 from cloister.tasks.evaluation.classification import Evaluation
@@ -27,6 +27,7 @@ from cloister.tasks.patterns.outliers import Outliers
 from cloister.tasks.preparation.discretise import Discretise
 from cloister.tasks.regression.effect import TreatmentEffect
 from cloister.tasks.regression.glm import GeneralizedLinear
+from cloister.tasks.regression.imputed import ImputedRegression
 from cloister.tasks.supervised.forest import RandomForest
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
@@ -134,12 +135,23 @@ class Case:
         usual = [[v] * d for v in (one, one, -one, 0, 1, -1, one - 1)]
         usual += [([one, -one] * d)[:d], ([-one, one] * d)[:d]]
         usual += [([one, one, -one] * d)[:d], ([1, one - 1, -1, 2, -2, 0] * d)[:d]]
-        return np.array([*usual, *self.rows(task)], dtype=np.int32)
+        found = np.array([*usual, *self.rows(task)], dtype=np.int32)
+        lacking = [j for j, column in enumerate(self.columns) if column.incomplete]
+        if not lacking:
+            return found
+        worse = [found, *(found[:6].copy() for _ in lacking)]
+        for last in range(len(lacking)):
+            worse[last + 1][:, lacking[last:]] = NO_VALUE
+        return np.concatenate(worse)
 
     def between(self, frac_bits: int, n: int, seed: int = 0) -> Records:
-        """Return random records of the box."""
-        one = 1 << frac_bits
-        return np.random.default_rng(seed).integers(-one, one + 1, (n, self.width), dtype=np.int32)
+        """Return random records of the box; a quarter of cells that may be missing is missing."""
+        one, rng = 1 << frac_bits, np.random.default_rng(seed)
+        records = rng.integers(-one, one + 1, (n, self.width), dtype=np.int32)
+        for j, column in enumerate(self.columns):
+            if column.incomplete:
+                records[rng.random(n) < 0.25, j] = NO_VALUE
+        return records
 
 
 def family(
@@ -504,6 +516,20 @@ DESIGNS |= family(
     {"target": "age"},
     states=any_model,
 )  # fmt: skip
+
+INCOMPLETE = (replace(AGE, incomplete=True), VISITS, CATEGORY, replace(BOOLEAN, incomplete=True))
+DESIGNS |= family(
+    "imputed",
+    ImputedRegression,
+    INCOMPLETE,
+    {
+        "counts": {"target": "visits", "family": "poisson"},
+        "one number": {"target": "smokes", "family": "binomial", "covariates": ("age", "visits")},
+    },
+    facts={"nominal_n": 40_000, "budget": Budget(4.0, 1e-6)},
+    bits=(16,),
+    states=few_invented,
+)
 
 DESIGNS |= family(
     "glm",

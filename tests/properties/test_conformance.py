@@ -376,7 +376,11 @@ def test_any_release_has_results_without_gaps(
                 known = known & np.isfinite(results["change_z"])  # halves may say less
             alike = known if value.shape == known.shape else known.any() | ~np.isnan(value)
             assert np.isfinite(value[alike]).all(), key
-        elif task.name in ("glm", "cox-approximate") and key.endswith("covariance"):
+        elif key == "missing_information":
+            assert (np.isfinite(value) == np.isfinite(results["coef"])).all(), key
+        elif task.name in ("glm", "imputed-regression", "cox-approximate") and key.endswith(
+            "covariance"
+        ):
             known = np.isfinite(np.append(results["coef"], results.get("intercept", [])))
             assert (np.isfinite(value) == np.outer(known, known)).all(), key
         elif key.endswith(("_low", "_high")):

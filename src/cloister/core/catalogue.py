@@ -155,6 +155,12 @@ ROWS = {
             "forecast": False,
         },
     },
+    "imputed-regression": {
+        "task": "regression.imputed:ImputedRegression",
+        "names": ("target", "covariates"),
+        "only": ("covariates",),
+        "python": ("linear_model:DPGeneralizedLinearRegressor",),
+    },
     "linear": {
         "task": "supervised.linear:Linear",
         "python": ("linear_model:DPLinearRegression",),

@@ -22,6 +22,7 @@ from cloister.data.encoding import (
     StepTables,
     encode_columns,
 )
+from cloister.protocol.task import NO_VALUE
 
 if TYPE_CHECKING:
     from cloister.data.schema import Schema
@@ -69,6 +70,8 @@ class Rules:
     cells : CellRules
     fatal : ndarray of shape (n_features,), uint8
         The flags of a cell that drop its record.
+    kept : ndarray of shape (n_features,), uint8
+        The flags of a cell that has the value `NO_VALUE` of the task protocol.
     types : tuple of CellType
         Type of the cells of each column.
     used : ndarray of shape (n_features,), bool
@@ -79,6 +82,7 @@ class Rules:
 
     cells: CellRules
     fatal: CellFlags
+    kept: CellFlags
     types: tuple[CellType, ...]
     used: Flags
     max_rows: int | None = None
@@ -94,11 +98,13 @@ class Rules:
             integer=np.array([column.type not in ("number", "date") for column in columns]),
             boolean=np.array([column.type == "boolean" for column in columns]),
         )
+        keeps = np.array([column.keeps_missing for column in columns])
         drop_outside = np.array([column.out_of_range == "drop" for column in columns])
         dialect = dialect_of(schema)
         return cls(
             cells=cells,
-            fatal=np.isnan(cells.fill) * ABSENT | drop_outside * OUTSIDE,
+            fatal=(np.isnan(cells.fill) & ~keeps) * ABSENT | drop_outside * OUTSIDE,
+            kept=keeps * ABSENT,
             types=tuple(CellType.of(column, dialect) for column in columns),
             used=np.array([column.name in names for column in columns]),
             max_rows=schema.max_rows,
@@ -134,6 +140,8 @@ class Rules:
         usable: Flags = np.ones(len(steps), dtype=bool)
         # Few cells have flags, so the rules below look only at these.
         marked = Marked.of(flags)
+        absent = (marked.flags & self.kept[marked.columns]) != 0
+        steps[marked.rows[absent], marked.columns[absent]] = NO_VALUE
         usable[marked.rows[(marked.flags & self.dropping[marked.columns]) != 0]] = False
         if raw.no_record is not None:
             usable &= ~raw.no_record

@@ -87,8 +87,9 @@ class Column(_Contract):
         Integers have the step 1. Other values are not rounded to it.
     measure : str
         Unit of measure, free text. All silos must agree on it.
-    missing : {"drop", "min", "max", "midpoint"} or float in [min, max]
-        Drop the record, or insert this value; for a category "drop" or one of the categories.
+    missing : {"drop", "keep", "min", "max", "midpoint"} or float in [min, max]
+        Drop the record, or insert this value; for a category also one of the categories. A record
+        that is kept is left out by every task but ``imputed-regression``.
     out_of_range : {"clip", "drop"}
         Move the value to the nearer bound, or drop the record.
     format : str, only for a date
@@ -203,18 +204,19 @@ class Column(_Contract):
         if isinstance(self.missing, float):
             allowed = not self.categories and self.min <= self.missing <= self.max
         else:
-            allowed = self.missing in ("drop", *(self.categories or ("min", "max", "midpoint")))
+            values = self.categories or ("min", "max", "midpoint")
+            allowed = self.missing in ("drop", "keep", *values)
         if not allowed:
-            rule = f"'drop', 'min', 'max', 'midpoint' or a number in [{self.min}, {self.max}]"
-            rule = "'drop' or one of the categories" if self.categories else rule
+            numbers = f"'min', 'max', 'midpoint' or a number in [{self.min}, {self.max}]"
+            rule = f"'drop', 'keep', {'one of the categories' if self.categories else numbers}"
             raise ValueError(f"missing must be {rule}, got {self.missing!r}.")
 
     @property
     def fill_value(self) -> float:
-        """Value of a missing cell, data units; NaN if the record is dropped."""
+        """Value of a missing cell, data units; NaN if the record is dropped, or the cell kept."""
         if isinstance(self.missing, float):
             return self.missing
-        if self.missing == "drop":
+        if self.missing == "drop" or self.keeps_missing:
             return math.nan
         if self.categories:
             return float(self.categories.index(self.missing))
@@ -231,6 +233,11 @@ class Column(_Contract):
         return str(nearest_day(self.fill_value)) if self.type == "date" else f"{self.fill_value:g}"
 
     @property
+    def keeps_missing(self) -> bool:
+        """True if a record that lacks a cell of the column is kept without a value for it."""
+        return self.missing == "keep" and "keep" not in self.categories
+
+    @property
     def public(self) -> PublicColumn:
         """The public part of the column, which a task may use."""
         names = ("0", "1") if self.type == "boolean" else self.categories
@@ -239,7 +246,8 @@ class Column(_Contract):
         if step and not math.isnan(self.fill_value):
             multiple = round(self.fill_value / step) * step
             step *= math.isclose(multiple, self.fill_value, rel_tol=1e-9, abs_tol=1e-9 * step)
-        return PublicColumn(self.name, self.min, self.max, names, step, self.type == "date")
+        date, incomplete = self.type == "date", self.keeps_missing
+        return PublicColumn(self.name, self.min, self.max, names, step, date, incomplete)
 
 
 class Schema(_Contract):
@@ -604,6 +612,7 @@ def schema_of(columns: Sequence[PublicColumn]) -> Schema:
             max=public.high,
             categories=public.categories,
             step=public.step or None,
+            missing="keep" if public.incomplete else "drop",
         )
         for public in columns
     ]

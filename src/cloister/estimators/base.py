@@ -120,6 +120,7 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
     """
 
     _task: ClassVar[type[Task]]  # of the model
+    _other_tasks: ClassVar[tuple[type[Task], ...]] = ()  # that it may have instead
     _names: ClassVar[Mapping[str, str]] = {}  # of options with other names in scikit-learn
     _new_noise: ClassVar[Callable[[], NoiseSource]] = DiscreteNoise
     _columns: ClassVar[Sequence[str] | None] = None  # required of tables with names, in order
@@ -388,7 +389,7 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         names, task = set(cls._get_param_names()), result.plan.task
         last = _last_step(task) if "prepare" in names else task
         # Exactly this class: a subclass may have other results.
-        if type(last) is not cls._task:
+        if type(last) not in (cls._task, *cls._other_tasks):
             return None
         values = {name: getattr(last, name, None) for name in names - _OF_COLUMNS}
         # Others, such as tuples of columns, have another form in a plan than as a parameter.

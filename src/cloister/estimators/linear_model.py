@@ -22,6 +22,7 @@ from cloister.estimators.tables import SiloData, grid_rows
 from cloister.protocol.task import Task
 from cloister.tasks.regression.expressions import names_in
 from cloister.tasks.regression.glm import GeneralizedLinear
+from cloister.tasks.regression.imputed import ImputedRegression
 from cloister.tasks.regression.parse import parse_formula
 from cloister.tasks.supervised.contrasts import combination, difference
 from cloister.tasks.supervised.linear import Linear
@@ -29,6 +30,7 @@ from cloister.tasks.supervised.logistic import Logistic
 
 _NOISE = ("", "_low", "_high")
 _EVERY = (*_NOISE, *ENDS)
+_NOT_IMPUTED = ("offset", "exposure", "weights", "formula")  # parameters that exclude it
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -301,6 +303,10 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
         Target and terms in place of `target`, `covariates`, `offset`, `exposure` and `reference`,
         such as ``"y ~ age + C(arm) + site + offset(log(t))"``; see
         :func:`~cloister.tasks.regression.parse.parse_formula`. It needs a schema.
+    missing : {"drop", "impute"}
+        What is done with a record that lacks a cell of a column with the rule ``missing = "keep"``
+        in the schema: leave it out, or complete it, see
+        :class:`~cloister.tasks.regression.imputed.ImputedRegression`.
     epsilon, bounds, target, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateSupervised`.
 
@@ -322,6 +328,10 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
     site_change_, site_change_low_, site_change_high_ : ndarray of shape (n_columns,)
         Only with `by_silo` and several silos: how far coefficients would move with the term
         ``site``, with 95 % intervals of noise and sampling.
+    lacking_, lacking_low_, lacking_high_ : ndarray of shape (n_incomplete,)
+        Only with imputed cells: the share of records that lack each column, with its interval.
+    missing_information_ : ndarray of shape (n_columns,)
+        Only with imputed cells: the part of the variance over samples that they add.
 
     Examples
     --------
@@ -338,6 +348,7 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
     """
 
     _task: ClassVar[type[Task]] = GeneralizedLinear
+    _other_tasks: ClassVar[tuple[type[Task], ...]] = (ImputedRegression,)
 
     target_bounds: Any = None
     family: str = "gaussian"
@@ -352,6 +363,11 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
     n_units: int | None = None
     by_silo: bool = True  # whoever has the records of all silos may compare them
     formula: str | None = None
+    missing: str = "drop"
+
+    @property
+    def _kind(self) -> type[Task]:
+        return ImputedRegression if self.missing == "impute" else GeneralizedLinear
 
     @property
     def _named_target(self) -> str | None:
@@ -368,6 +384,10 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
         return options
 
     def _check(self) -> None:
+        if self.missing not in ("drop", "impute"):
+            raise PlanError(f"missing must be 'drop' or 'impute', got {self.missing!r}.")
+        if self.missing == "impute" and (more := [n for n in _NOT_IMPUTED if getattr(self, n)]):
+            raise PlanError(f"missing='impute' has no {more[0]}; remove it.")
         if not isinstance(self.bounds, Schema) and self.formula is not None:
             raise PlanError(
                 "formula needs a schema as bounds, whose columns it names; give "
@@ -383,7 +403,9 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
         super()._keep(result)
         names = [*(f"coef{end}" for end in _EVERY), "coef_shrunk"]
         names += [name for name in result.results if name.startswith("site_change")]
-        self._set({f"{name}_": name for name in (*names, "covariance", "sampling_covariance")})
+        names += ["covariance", "sampling_covariance", "missing_information"]
+        names += [f"lacking{end}" for end in _NOISE]
+        self._set({f"{name}_": name for name in names})
         for name in [*(f"intercept{end}" for end in _EVERY), "intercept_shrunk"]:
             setattr(self, f"{name}_", float(result.results[name][0]))
         self.feature_names_ = np.array(self._model.names[:-1], dtype=object)
@@ -391,6 +413,7 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
     @property
     def _model(self) -> GeneralizedLinear:
         task = self._own_task
+        task = task.analysis if isinstance(task, ImputedRegression) else task
         assert isinstance(task, GeneralizedLinear)
         return task
 

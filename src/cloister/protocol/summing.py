@@ -22,7 +22,7 @@ from cloister.core.compiled import NUMPY, instruction_set, ordered
 from cloister.core.errors import LocalProtocolError, PrivacyWarning
 from cloister.core.randomness import drawn_below, drawn_places
 from cloister.protocol.rows import Manner, sum_of_rows
-from cloister.protocol.task import Task, has_rows, records_in_box
+from cloister.protocol.task import Task, has_rows, records_of
 
 _AHEAD = 2  # chunks in memory for each thread: one being summed, one being read
 _SLICE = 5000  # records of a chunk whose sums by parts and as a whole are compared
@@ -62,7 +62,7 @@ class LocalStep:
 
     def of(self, chunk: Records) -> Integers:
         """Return the sums of one chunk; a record outside the box of the grid adds nothing."""
-        records = records_in_box(chunk, self.task.frac_bits)
+        records = records_of(self.task, chunk)
         if self.manner == "kernel" or not has_rows(self.task):
             return self._by_kernel(records)
         if self.manner == "rows":
@@ -123,9 +123,7 @@ class LocalStep:
         """Return the manner in which some records have the right sums."""
         if self.manner == "single":
             return "single"
-        few, whole = (
-            records_in_box(table, self.task.frac_bits) for table in (drawn.few, drawn.slice)
-        )
+        few, whole = (records_of(self.task, table) for table in (drawn.few, drawn.slice))
         by_rows = self._by_rows(few)
         if self.thorough and (by_rows != _in_halves(few, self._by_rows)).any():
             return "single"

@@ -37,6 +37,8 @@ INTERVAL_95: Mapping[Mechanism, float] = {
     "none": 0.0,
 }
 """Half-width of the central 95 % of each distribution, in its standard deviations."""
+NO_VALUE = np.iinfo(np.int32).max
+"""Grid value of a cell that is missing and kept; it is outside the box of every grid."""
 COUNT_BITS = 16
 """Bits of a count: a record adds ``2**FINE`` to its cell, so that the noise has a fine lattice."""
 
@@ -141,6 +143,9 @@ class PublicColumn:
         Every value is a multiple of it, for example 1 for integers; 0 if any number is possible.
     date : bool
         Whether its numbers are dates: years with a fraction.
+    incomplete : bool
+        Whether records may have the value `NO_VALUE` in it. A task leaves such records out, unless
+        it names the column in its attribute ``incomplete``.
     """
 
     name: str
@@ -149,6 +154,7 @@ class PublicColumn:
     categories: tuple[str, ...] = ()
     step: float = 0.0
     date: bool = False
+    incomplete: bool = False
 
     @property
     def levels(self) -> int:
@@ -343,6 +349,21 @@ def records_in_box(records: Records, frac_bits: int) -> Records:
     if records.size == 0 or (records.max() <= scale and records.min() >= -scale):
         return records
     return records[((records <= scale) & (records >= -scale)).all(axis=1)]
+
+
+def records_of(task: Task, records: Records) -> Records:
+    """Return the records that a task sums: those in the box, with the missing cells that it takes.
+
+    Cells of its columns ``incomplete`` may be `NO_VALUE`. Any other task leaves such records out,
+    since they are outside the box.
+    """
+    columns = list(getattr(task, "incomplete", ()))
+    if not columns:
+        return records_in_box(records, task.frac_bits)
+    filled = records.copy()
+    filled[:, columns] = np.where(records[:, columns] == NO_VALUE, 0, records[:, columns])
+    scale = 1 << task.frac_bits
+    return records[((filled <= scale) & (filled >= -scale)).all(axis=1)]
 
 
 def nested_tasks(value: object) -> Iterator[Task]:

@@ -157,15 +157,24 @@ class Design:
         size, touched = self.spreads if t else self.places
         return Block.counting("spreads" if t else "places", (size,), share, touched)
 
-    def count_rows(self, t: int, placed: Placed, records: Records, owner: Integers | None) -> Rows:
+    def count_rows(
+        self,
+        t: int,
+        placed: Placed,
+        records: Records,
+        owner: Integers | None,
+        share: Floats | None = None,
+    ) -> Rows:
         """Return the rows of records to the block of counts.
 
         `owner` is the number of the unit of each record, None if each is one. A unit shares its
-        counts between its records.
+        counts between its records, equally unless `share` has their parts.
         """
         cells = self.cells_of_spreads(placed, records) if t else self.cells_of_places(records)
         part = np.full(len(records), 1 << COUNT_BITS, dtype=np.int64)
-        if owner is not None:
+        if share is not None:
+            part = np.trunc(part * share).astype(np.int64)
+        elif owner is not None:
             part //= np.bincount(owner)[owner]
         return Rows(cells, np.repeat(part[:, None], cells.shape[1], axis=1))
 

@@ -30,6 +30,7 @@ from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Dates, Target, build_task, noise_multiplier_for
 from cloister.tasks.regression import report, sites
 from cloister.tasks.regression.design import PLACES, Term, term_of
+from cloister.tasks.regression.engine import Solution
 from cloister.tasks.regression.expressions import names_in
 from cloister.tasks.regression.families import family_of
 from cloister.tasks.regression.formula import Design as FormulaDesign
@@ -368,11 +369,11 @@ class GeneralizedLinear(Gaussian):
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return the rows of records to each block, or of units if they have several records."""
-        return self.model.rows(t, self._read(state), records, self._owners(records))
+        return self.model.rows(t, self.known(state), records, self._owners(records))
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sums of all blocks over units."""
-        known, blocks = self._read(state), self.blocks(t)
+        known, blocks = self.known(state), self.blocks(t)
         total = np.zeros(sum(block.size for block in blocks), dtype=np.int64)
         for part in self._parts(records):
             rows = self.model.rows(t, known, part, self._owners(part))
@@ -418,13 +419,14 @@ class GeneralizedLinear(Gaussian):
         found = np.unique(records[:, self.client_column], return_inverse=True)[1]
         return found.astype(np.int64)
 
-    def _read(self, state: GridState) -> Known:
+    def known(self, state: GridState) -> Known:
+        """Return a public state with its numbers in their ranges."""
         known = decode_state(Known, state, self.frac_bits)
         return replace(known, fit=known.fit.defined(self._levels))
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the state with places of columns, the next weights and cuts, or the last sums."""
-        return encode_state(self.model.update(t, self._read(state), released))
+        return encode_state(self.model.update(t, self.known(state), released))
 
     # Results --------------------------------------------------------------------------------------
 
@@ -437,8 +439,14 @@ class GeneralizedLinear(Gaussian):
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return the model with its 95 % intervals; see :func:`.report.results_of`."""
-        known, model = self._read(state), self.model
-        solution, linear = model.solution(known), model.family.linear
+        known = self.known(state)
+        solution = self.model.solution(known)
+        return self.results_of(known, solution, self.model.sampling(known, solution))
+
+    def results_of(self, known: Known, solution: Solution, sampling: Floats) -> Results:
+        """Return the results of a solution whose weights have this covariance over samples."""
+        model = self.model
+        linear = model.family.linear
         scale = report.Scale(
             model.design.back(known.fit.columns),
             self._levels,
@@ -450,7 +458,6 @@ class GeneralizedLinear(Gaussian):
         )
         residual = (known.residual_square, known.residual_square_std) if linear else None
         units = known.fit.columns.n, known.fit.columns.n_std
-        sampling = model.sampling(known, solution)
         found = report.results_of(scale, solution, sampling, residual, units)
         if self.silos:
             moved = model.change_with_sites(known, solution)

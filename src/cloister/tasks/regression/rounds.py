@@ -163,31 +163,53 @@ class Model:
         return (*found, *look)
 
     def rows(
-        self, t: int, known: Known, records: Records, owner: Integers | None
+        self,
+        t: int,
+        known: Known,
+        records: Records,
+        owner: Integers | None,
+        share: Floats | None = None,
     ) -> tuple[Rows, ...]:
         """Return the rows of records or units to each block.
 
         `owner` is the number of the unit of each record, None if each record is one. Units then
         share their counts of columns between their rows, and have one row of every other block.
+        With `share`, the records of a unit are versions of one record, and each counts as such a
+        part of it.
         """
         if t < NULL:
-            return (self.design.count_rows(t, known.fit.columns, records, owner),)
+            return (self.design.count_rows(t, known.fit.columns, records, owner, share),)
         with np.errstate(all="ignore"):  # a dishonest state has any numbers; balls leave them out
-            return tuple(self._payloads(t, known, records, owner))
+            return tuple(self._payloads(t, known, records, owner, share))
 
-    def _payloads(
-        self, t: int, known: Known, records: Records, owner: Integers | None
-    ) -> Iterator[Rows]:
-        placed = known.fit.columns
-        rows = self.design.rows(placed, records)
+    def margins(self, placed: Placed, weights: Floats, rows: Floats, records: Records) -> Floats:
+        """Return the margin of each record at some weights of its row."""
         margin = np.zeros(len(records))
         if self.offset:
             margin += self._margin_at(np.asarray(self.offset.of(records)), self.unit(placed))
-        margin = _added(margin, known.fit.weights, rows)
-        residual, weight = self.family.score(margin, self.targets(placed, records))
-        counted = np.ones(len(records))
+        return _added(margin, weights, rows)
+
+    def scored(self, known: Known, records: Records) -> tuple[Floats, Floats, Floats]:
+        """Return rows of records with their residuals and weights."""
+        placed = known.fit.columns
+        rows = self.design.rows(placed, records)
+        margin = self.margins(placed, known.fit.weights, rows, records)
+        return rows, *self.family.score(margin, self.targets(placed, records))
+
+    def _payloads(
+        self,
+        t: int,
+        known: Known,
+        records: Records,
+        owner: Integers | None,
+        share: Floats | None,
+    ) -> Iterator[Rows]:
+        placed = known.fit.columns
+        rows, residual, weight = self.scored(known, records)
+        counted = np.ones(len(records)) if share is None else share
         if self.counted:
-            counted = np.clip(self.counted.in_data_units(records) / self.counted.high, 0.0, 1.0)
+            public = np.clip(self.counted.in_data_units(records) / self.counted.high, 0.0, 1.0)
+            counted = counted * public
         scores, weights = counted * residual, counted * weight
         gradients = by_unit(rows * scores, owner)
         curvatures = by_unit(products(rows) * weights, owner)
@@ -202,7 +224,8 @@ class Model:
         elif self.family.dispersed:
             squares = np.minimum(np.nan_to_num(counted * (residual / _REACH) ** 2), 1.0)
             if owner is not None:  # the mean of a unit's rows
-                squares = by_unit(squares[None], owner)[0] / np.bincount(owner)
+                rows_of = np.bincount(owner) if share is None else 1.0
+                squares = by_unit(squares[None], owner)[0] / rows_of
             square = np.trunc(np.minimum(squares, 1.0) * (1 << BITS)).astype(np.int64)
         meat = t == LAST and self.sandwich
         yield from step_rows(
