@@ -104,7 +104,8 @@ def select_k(
         epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
     )
     # The model of DPKMeans, so that predictions and storage are the same.
-    model = DPKMeans(numbers[-1], random_state=random_state, **vars(spending))
+    given = {name: value for name, value in vars(spending).items() if name != "columns"}
+    model = DPKMeans(numbers[-1], random_state=random_state, **given)
     data = read_silos(X, spending)
     result = release(
         SelectK,

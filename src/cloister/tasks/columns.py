@@ -57,6 +57,7 @@ def of_dates(
 
 def step_text(step: float, dated: bool) -> str:
     """Return a change of a column as text; a column of dates has years."""
+    # Dates are years with a fraction.
     if not dated:
         return f"{step:g}"
     return "year" if step == 1 else f"{step:g} years"

@@ -378,6 +378,7 @@ class ImputedRegression(Gaussian):
         return tuple(make(t, state, records))
 
     def _rows_of_imputers(self, t: int, state: GridState, records: Records) -> Iterator[Rows]:
+        # Any place in the box: the share of such a record is 0.
         filled = np.where(records == NO_VALUE, 0, records)
         for k, task in enumerate(self.imputers):
             known = task.known(part_of(state, f"{k}."))
@@ -415,6 +416,7 @@ class ImputedRegression(Gaussian):
             return made, rows * residual
 
         def slope(k: int, move: Floats) -> Floats:
+            # Steps in both directions: scores bend, and one step would add its bend to the slope.
             ends = []
             for way in (1.0, -1.0):
                 others = [*imputers[:k], imputers[k].moved(way * move), *imputers[k + 1 :]]
@@ -428,6 +430,7 @@ class ImputedRegression(Gaussian):
             moves = [(k, move) for k, one in enumerate(imputers) for move in one.moves]
             shift = np.concatenate([slope(*pair) for pair in moves])
         for values, cut in zip((shift, spread), _cuts(known, imputers), strict=True):
+            # A record without a missing cell has nothing to complete, and no error of it.
             whole = np.zeros((len(records), len(values)), dtype=np.int64)
             whole[lacks] = ball(values, cut)
             yield Rows.dense(whole)
@@ -558,12 +561,14 @@ def _cuts(known: Known, imputers: Sequence[Imputer]) -> tuple[float, float]:
 
 def _positive(matrix: Floats) -> Floats:
     """Return the nearest matrix without negative directions."""
+    # Noise may make a variance negative.
     values, vectors = np.linalg.eigh(matrix)
     return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)
 
 
 def _merged(rows: Rows, owner: Integers, shape: tuple[int, int]) -> Integers:
     """Return the counts of versions, added up for each record; shape (records, words)."""
+    # Versions of a record are in different bins, and each adds its share to its own.
     cells = owner[:, None] * shape[1] + rows.cells
     whole = np.zeros(shape[0] * shape[1], dtype=np.int64)
     np.add.at(whole, cells.reshape(-1), rows.values.reshape(-1))

@@ -117,6 +117,7 @@ def effect_of(
     units = np.array([cut / SCORE, cut**2 / _REST, 1 / _REST])
     score, square, weight = sums[0] * units
     score_std, square_std, weight_std = sums[1] * units
+    # Also where the weight is not a number.
     if not weight > KNOWN * weight_std:
         return np.nan, np.inf, np.inf
     value = score / weight

@@ -707,6 +707,7 @@ class Logistic(Gaussian):
         more = np.zeros_like(fine)
         if now.curvature.size:
             more = self._system(symmetric(now.curvature))
+        # Its inverse may not exist: without records in a direction, the penalty alone decides.
         system = self._curvature(now, now.weights, outputs, more)
         alone = np.linalg.pinv(system, hermitian=True)
         both = np.linalg.pinv(system + fine, hermitian=True)

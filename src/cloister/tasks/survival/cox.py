@@ -191,6 +191,7 @@ class Cox(Gaussian):
         at = [position(columns, name, "covariates") for name in options.covariates or rest]
         by, n_strata = None, 1
         sites: tuple[str, ...] = ()
+        # A silo knows its own stratum, so no column of the records is needed.
         if options.strata == SITE:
             check_site(facts.names, facts.silos)
             sites, n_strata = facts.silos, len(facts.silos)

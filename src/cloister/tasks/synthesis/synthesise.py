@@ -591,6 +591,7 @@ class Synthesise(Gaussian):
         pairs = self._tables("pairs", results)
         if not pairs or not len(results["law"]):
             return
+        # The release alone: records of the silos are not compared with synthetic ones.
         synthetic = self.draw(results, min(self.nominal_n, _MOST_DRAWN)).T
         lost = [
             " × ".join(columns[j] for j in table.columns)
