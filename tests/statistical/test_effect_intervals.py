@@ -1,4 +1,4 @@
-"""Intervals of treatment effects hold what they name, on tables that no constant was chosen on.
+"""Intervals of treatment effects hold what they name, on tables that were seen twice.
 
 Records and noise are drawn from seeds, so a test is the same in every run.
 """
