@@ -155,6 +155,6 @@ def test_check_task_feeds_records_outside_the_box(monkeypatch: pytest.MonkeyPatc
     task = planned_task("auto", 9).task
     check_task(task, [np.zeros((1, task.n_features), dtype=np.int32)])
     module = sys.modules[check_task.__module__]
-    monkeypatch.setattr(module, "records_in_box", lambda records, frac_bits: records)
+    monkeypatch.setattr(module, "records_of", lambda task, records: records)
     with pytest.raises(AssertionError, match=r"bound|the kernel must sum the rows"):
         check_task(task, [np.zeros((1, task.n_features), dtype=np.int32)])

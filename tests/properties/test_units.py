@@ -29,7 +29,10 @@ def column(public: PublicColumn, unit: float) -> Column:
     if not public.levels:
         low, high = public.low * unit, public.high * unit
         step = public.step * unit or None
-        return Column(name=public.name, type="number", min=low, max=high, step=step)
+        missing = "keep" if public.incomplete else "drop"
+        return Column(
+            name=public.name, type="number", min=low, max=high, step=step, missing=missing
+        )
     if public.categories == ("0", "1"):
         return Column(name=public.name, type="boolean")
     return Column(name=public.name, type="category", categories=public.categories)

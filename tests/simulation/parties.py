@@ -115,7 +115,7 @@ class Silo:
         site: Any = SimpleNamespace(
             settings=SimpleNamespace(name=self.name, results=self.folder / "out", kept_jobs=1000),
             schema=SimpleNamespace(dataset="toy"),
-            policy=SimpleNamespace(rules=_STANDING),
+            policy=SimpleNamespace(rules=_STANDING, cap_study=lambda *study: None),
             refusal=lambda plan, proposer: None,
             records=lambda plan: self.records,
             tasks=TASKS,

@@ -207,8 +207,10 @@ class Column(_Contract):
             values = self.categories or ("min", "max", "midpoint")
             allowed = self.missing in ("drop", "keep", *values)
         if not allowed:
-            numbers = f"'min', 'max', 'midpoint' or a number in [{self.min}, {self.max}]"
-            rule = f"'drop', 'keep', {'one of the categories' if self.categories else numbers}"
+            rule = "'drop', 'keep', 'min', 'max', 'midpoint' or "
+            rule += f"a number in [{self.min}, {self.max}]"
+            if self.categories:
+                rule = "'drop', 'keep' or one of the categories"
             raise ValueError(f"missing must be {rule}, got {self.missing!r}.")
 
     @property

@@ -52,7 +52,7 @@ def numbers(said: str) -> tuple[float, int]:
 
 @pytest.mark.parametrize("task", [name for name, task in TASKS.items() if task.private])
 def test_a_budget_too_small_is_said_of_every_task_and_what_would_fit_does(task: str) -> None:
-    if task in ("glm", "treatment-effect"):  # refuses it
+    if task in ("glm", "treatment-effect", "imputed-regression"):  # refuses it
         with pytest.raises(PlanError, match=r"at least .* noise would hide the model"):
             plan_of(task, 0.02, 300)
         return
@@ -195,7 +195,15 @@ def test_only_models_with_effects_are_doubted_without_the_silo() -> None:
         )
         if WITHOUT_SITE in plan_warnings(plan, schema):
             doubted.add(name)
-    assert doubted == {"linear", "logistic", "glm", "cox", "cox-approximate", "treatment-effect"}
+    assert doubted == {
+        "linear",
+        "logistic",
+        "glm",
+        "cox",
+        "cox-approximate",
+        "treatment-effect",
+        "imputed-regression",
+    }
 
 
 def test_a_delta_that_would_allow_to_release_a_record_is_doubted() -> None:

@@ -144,8 +144,8 @@ def test_a_schema_with_categories_survives_its_file(tmp_path: Path) -> None:
         ({"categories": ["a", " b"]}, "begin or end with blanks"),
         ({"categories": []}, "at least 2 different texts"),
         ({"max": 5}, "remove min and max"),
-        ({"missing": "unknown"}, "'drop' or one of the categories, got 'unknown'"),
-        ({"missing": 1.0}, "'drop' or one of the categories"),
+        ({"missing": "unknown"}, "'drop', 'keep' or one of the categories, got 'unknown'"),
+        ({"missing": 1.0}, "'drop', 'keep' or one of the categories"),
         ({"type": "number", "min": 0, "max": 1}, "categories are required for type"),
     ],
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Results, State
 from cloister.core.declared import Whole, as_tuples, declared
-from cloister.core.display import Table
+from cloister.core.display import ENDS, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicColumn, PublicFacts, Task
@@ -26,6 +26,7 @@ Numbers = Mapping[str, Any]
 Model = Annotated[Any, "a trained model that is part of the plan"]
 ModelResults = Annotated[Numbers, "the results of the model"]
 BySilo = Annotated[bool, "also release the measures of each silo"]
+_OF_SAMPLING = (*ENDS, "sampling_covariance")
 _MEASURES = {
     "accuracy": "accuracy",
     "balanced accuracy": "balanced_accuracy",
@@ -45,8 +46,13 @@ _MEASURES = {
 
 def _plain(released: Numbers) -> dict[str, Any]:
     """Return arrays as numbers and tuples, as a plan holds them."""
-    # Sorted by name, so that equal results have one digest.
-    return {name: as_tuples(np.asarray(value).tolist()) for name, value in sorted(released.items())}
+    found = {}
+    for name, value in sorted(released.items()):  # so that equal results have one digest
+        array = np.asarray(value)
+        if name.endswith(_OF_SAMPLING):  # may be not known, and no prediction uses it
+            array = np.nan_to_num(array, nan=0.0)
+        found[name] = as_tuples(array.tolist())
+    return found
 
 
 def _finite(value: Any) -> bool:

@@ -513,4 +513,5 @@ def _quarters(time: PublicColumn, tau: float) -> tuple[float, ...]:
     if not step or last < time.low + step:
         return tuple(time.low + part * (tau - time.low) for part in _PARTS)
     places = (round((time.low + part * (last - time.low)) / step, 9) for part in _PARTS)
-    return tuple(sorted({min(round(ceil(place) * step, 9), last) for place in places}))
+    # Digits, not decimals: a step may be of any size.
+    return tuple(sorted({min(float(f"{ceil(place) * step:.12g}"), last) for place in places}))
