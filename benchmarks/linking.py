@@ -26,7 +26,7 @@ from share_processes import run_processes
 from cloister.shares.linking import Column, Linked
 from cloister.shares.linking.columns import Prepared
 
-_NUMBERS = [[{"name": f"{side}{i}"} for i in range(5)] for side in "xz"]
+_NUMBERS = [[{"name": f"{side}{i}", "high": 1.0} for i in range(5)] for side in "xz"]
 _SIDES = (
     [*_NUMBERS[0], {"name": "group", "categories": ["a", "b", "c", "d"]}],
     [
