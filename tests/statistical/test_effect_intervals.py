@@ -67,7 +67,7 @@ TABLES = {
 
 @pytest.mark.parametrize("draw", TABLES)
 def test_population_intervals_hold_the_true_effect(draw: object) -> None:
-    columns, truth = TABLES[draw]  # type: ignore[index]
+    columns, truth = TABLES[draw]  # type: ignore[index]  # a key of it
     schema = Schema(dataset="toy", unit="row", columns=columns)
     about = {"budget": Budget(1.0, 1e-6), "nominal_n": N, "treatment": "t", "outcome": "y"}
     plan = make_plan(TreatmentEffect, schema, ("p",), **about)

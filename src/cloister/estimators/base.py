@@ -53,14 +53,14 @@ _OF_COLUMNS = frozenset(
 )
 """Parameters that name columns, which a plan identifies by position."""
 _REASONS: Mapping[str, str] = {
-    "max_iter": "each round costs budget, so a plan fixes their number; where a method can have "
-    "another one, the parameter is rounds",
+    "max_iter": "each round costs budget, so a plan fixes their number; some methods have the "
+    "parameter rounds",
     "tol": "a plan fixes the number of rounds, so no fit stops early",
     "n_init": "each start would cost budget; there is one",
     "n_jobs": "each silo sums its own records",
     "warm_start": "each fit is a release with its own cost",
 }
-"""Why an estimator has no parameter of this name, as that of scikit-learn has."""
+"""Parameters of scikit-learn that no estimator here has, and why."""
 
 
 def public_seed(random_state: Any) -> int:

@@ -227,7 +227,11 @@ def test_parameters_are_shared_and_stored_as_they_are_given() -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("max_iter", "the parameter is rounds"), ("tol", "no fit stops early"), ("n_init", "budget")],
+    [
+        ("max_iter", "have the parameter rounds"),
+        ("tol", "no fit stops early"),
+        ("n_init", "budget"),
+    ],
 )
 def test_a_parameter_that_only_scikit_learns_has_is_explained(name: str, said: str) -> None:
     with pytest.raises(TypeError, match=f"DPKMeans has no parameter {name!r}: .*{said}"):

@@ -307,7 +307,7 @@ def _row(
 
 
 def _trace(found: Floats, true: Floats) -> float | None:
-    """Return the mean over columns of correlations of what differs from the law, or None."""
+    """Return the mean correlation of rebuilt and true deviations from the law, or None."""
     if not (np.ptp(found, axis=0) > 0).all():
         return None
     both = zip(found.T, true.T, strict=True)

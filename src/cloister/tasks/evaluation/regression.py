@@ -123,7 +123,7 @@ class RegressionEvaluation(Evaluated):
 
     def clipped(self, records: Records) -> int:
         """Return the number of records whose residual is clipped; for the owner alone."""
-        # A residual of not a number is no clipped one: it counts as none.
+        # A prediction that is not a number is not counted.
         return int((np.abs(self._errors(records)) > 1).sum())
 
     def _target(self, records: Records) -> Floats:

@@ -39,7 +39,7 @@ def schema(missing: str = "keep", *more: Column, **unit: Any) -> Schema:
 
 
 def table(n: int = N) -> Floats:
-    """Return a, b, y; who has a large y lacks b more often."""
+    """Return a, b and y; records with a large y lack b more often."""
     rng = np.random.default_rng(1)
     a = rng.normal(0, 1, n)
     b = 0.5 * a + rng.normal(0, 1, n)
