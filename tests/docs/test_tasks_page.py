@@ -19,34 +19,38 @@ PAGES = {
     for page in ("tasks", "lab")
 }
 PAGE = "".join(PAGES.values())
-PROVED = dict(
-    re.findall(r"^\| `([\w-]+)` \| (\[.+?\]\(\.\./proofs/.+?\) \| `.+?`) \|$", PAGE, re.MULTILINE)
-)
+PROVED = dict(re.findall(r"^- \[`([\w-]+)`\]\(\.\./(proofs/[\w-]+\.md)\): ", PAGE, re.MULTILINE))
+TESTED = {
+    name: file
+    for file, names in re.findall(
+        r"^- `((?:lab/)?tests/[\w/]+\.py)`: (.+(?:\n  .+)*)", PAGE, re.MULTILINE
+    )
+    for name in re.findall(r"`([\w-]+)`", names)
+}
 
 
 @pytest.mark.parametrize("name", list(TASKS))
 def test_a_task_is_described(name: str) -> None:
-    private = "yes" if TASKS[name].private else "**no**"
-    assert re.search(rf"^\| `{name}` \| {re.escape(private)} \|", PAGE, re.MULTILINE)
+    public = f"- `{name}` (**not private**): "
+    assert (public in PAGE) is not TASKS[name].private
+    assert (name in PROVED) is TASKS[name].private
 
 
 @pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.private])
 def test_a_private_task_names_its_proof_and_its_test_of_sensitivity(name: str) -> None:
-    proof, test = re.findall(
-        r"\(\.\./(proofs/[\w-]+\.md)\)|`((?:lab/)?tests/[\w/]+\.py)`", PROVED[name]
-    )
-    assert (ROOT / "docs" / proof[0]).is_file()
-    assert (ROOT / test[1]).is_file()
+    assert (ROOT / "docs" / PROVED[name]).is_file()
+    assert (ROOT / TESTED[name]).is_file()
 
 
 def test_no_proof_is_named_for_what_does_not_ship() -> None:
     assert PROVED.keys() <= TASKS.keys()
+    assert PROVED.keys() == TESTED.keys()
 
 
 def test_tasks_of_the_laboratory_have_a_page_of_their_own() -> None:
     for name in TASKS:
         page = "tasks" if name in SHIPPED else "lab"
-        assert f"\n| `{name}` |" in PAGES[page]
+        assert re.search(rf"^- \[?`{name}`", PAGES[page], re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", list(TASKS))
