@@ -37,7 +37,15 @@ from cloister.core.display import Table
 from cloister.core.errors import DataError, PlanError, choosing
 from cloister.core.files import write_text
 from cloister.core.html import clean
-from cloister.data import Remedy, declared_types, header, refuse_loss, roles_of, similar_columns
+from cloister.data import (
+    Remedy,
+    declared_types,
+    header,
+    loss_notice,
+    refuse_loss,
+    roles_of,
+    similar_columns,
+)
 from cloister.data.check import fitted
 from cloister.data.schema import Column, Schema, read_bounds, read_codebook, reading_file
 from cloister.tasks import TASKS
@@ -133,6 +141,9 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
         prepare_folder(args.out)
         write_text(found := args.out / "reading.toml", reading_file(reading))
         raise DataError(f"{error} Settings found so far: --reading {found}.") from None
+    if not args.yes:  # the run tells those who are not asked
+        for notice in filter(None, map(loss_notice, reports)):
+            out.warn_locally(notice)
     if args.epsilon is None:
         args.epsilon = _asked("Privacy budget, epsilon; 1 is usual", "--epsilon", _positive)
     if args.nominal_n is None:
@@ -243,7 +254,9 @@ def _confirmed(
                 raise PlanError(hint)
             out.warn(hint)
     if args.unit and args.max_rows is None and not args.yes:
-        args.max_rows = _or_none(f"Most rows of one {args.unit} in a file (Enter: 1)", _whole)
+        args.max_rows = _or_none(
+            f"Most rows of one {args.unit} in a file; more are left out (Enter: 1)", _whole
+        )
     rows_of_unit = (args.max_rows or 1) if args.unit else None
     return Schema(
         dataset=args.dataset or "-".join(sorted(name_silos(args.files))),
