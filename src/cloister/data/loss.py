@@ -142,7 +142,7 @@ def refuse_loss(
 
 
 def _named(report: ReadingReport, sentences: Iterable[str]) -> list[str]:
-    """Return the sentences on a source; its name stands before them unless they have it."""
+    """Return the sentences on a source, with its name in the first one."""
     found = list(sentences)
     if not found or report.source in found[0] or capital(report.source) in found[0]:
         return found

@@ -196,7 +196,7 @@ class PolicySettings(_Section):
         return studies
 
     def standing_limits(self, cap_epsilon: float) -> str:
-        """Return what a silo's agent approves without its owner, as a sentence; "" for nothing."""
+        """Return a sentence on jobs that a silo's agent approves without its owner, or ""."""
         if not self.standing:
             return ""
         per_study, per_year = (

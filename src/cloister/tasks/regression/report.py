@@ -265,7 +265,7 @@ def summary_of(model: _Model, results: Results, target: str, names: Sequence[str
 
 
 def _in_words(names: Sequence[str], are_references: Flags) -> Iterator[str]:
-    """Yield the names of coefficients; that of an interaction says what it compares.
+    """Yield the names of coefficients; an interaction has what it compares.
 
     An interaction ``a=1:b=2`` is the effect of ``a=1`` in ``b=2`` against the reference of b. With
     it, the coefficient ``a=1`` alone is the effect in that reference.
