@@ -201,7 +201,7 @@ def _common_columns(args: argparse.Namespace, out: Output) -> tuple[str, ...]:
 
 
 def _quoted(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)
+    return json.dumps(name, ensure_ascii=False, allow_nan=False)
 
 
 def _renamed(names: Iterable[str], settings: Any) -> tuple[str, ...]:

@@ -210,7 +210,11 @@ def find_columns(
         listed = ", ".join(repr(name) for name in absent[:5]) + (", ..." if absent[5:] else "")
         found = similar_columns(absent, available)
         has = f" (it has {', '.join(repr(name) for name in found[:5])})" if found else ""
-        setting = f"header = {json.dumps(found[0], ensure_ascii=False)}" if found else "'header'"
+        setting = (
+            f"header = {json.dumps(found[0], ensure_ascii=False, allow_nan=False)}"
+            if found
+            else "'header'"
+        )
         raise AbsentColumns(
             f"{label} has no column {listed}{has}; correct the header, the delimiter or the "
             f"schema, or set {setting} of the column in the schema or the reading settings."

@@ -78,7 +78,6 @@ def static(name: str) -> str:
 @cache
 def _templates() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
-    from markupsafe import Markup
 
     environment = Environment(
         autoescape=True,
@@ -88,7 +87,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         undefined=StrictUndefined,  # a missing value is an error, not an empty text
     )
-    environment.globals["console_css"] = Markup(static("console.css"))
+    environment.globals["console_css"] = static("console.css")
     return environment
 
 
