@@ -148,6 +148,7 @@ def test_a_column_with_another_header_is_named_and_can_be_renamed(
     assert code == 3
     assert "sex: not in clinic.csv (it has 'Sex')" in error
     assert "dead: not in clinic.csv; sex" in error
+    assert '["clinic.csv".columns."sex"] and header = "Sex"' in error
     renamed = ("dead", "Status"), ("sex", "Sex")
     Path("known.toml").write_text(
         "".join(f'["clinic.csv".columns.{name}]\nheader = "{own}"\n' for name, own in renamed)

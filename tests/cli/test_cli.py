@@ -543,6 +543,13 @@ def test_run_needs_epsilon_and_takes_only_the_tasks_own_options(ward: Path, caps
     assert Release.load("out/model.json").plan.to_dict()["task"]["post"] == "fold"
 
 
+def test_the_help_of_a_task_shows_how_a_formula_is_written(capsys: Said) -> None:
+    assert main(["tasks", "glm"]) == 0
+    said = capsys.readouterr().out
+    assert "--set 'formula=y ~ age * treatment + site'" in said
+    assert "mapping to anything" not in said
+
+
 def test_tasks_are_listed_with_what_they_promise(capsys: Said) -> None:
     assert main(["tasks"]) == 0
     text = capsys.readouterr().out

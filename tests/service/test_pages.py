@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from cloister.core.html import HEADERS
+from cloister.core.html import page_headers
 from cloister.federation.pki import client_context
 from cloister.federation.service.app import make_app
 from cloister.protocol.lifecycle import MEANING
@@ -51,7 +51,7 @@ def browser(coordinator: Coordinator) -> Browser:
 # Who reads what --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/", "/jobs/JOB", "/jobs/x", "/console.css", "/htmx.js", "/x"])
+@pytest.mark.parametrize("path", ["/", "/jobs/JOB", "/jobs/x", "/icon.svg", "/htmx.js", "/x"])
 def test_a_stranger_gets_nothing(coordinator: Coordinator, browser: Browser, path: str) -> None:
     job = coordinator.submit()
     answer = browser("nobody").get(path.replace("JOB", job))
@@ -150,11 +150,11 @@ def test_every_page_has_all_headers_and_no_script_but_htmx(
     coordinator: Coordinator, browser: Browser
 ) -> None:
     job = coordinator.submit()
-    paths = ("/", f"/jobs/{job}", "/jobs/x", "/nowhere", "/v1/jobs/x", "/console.css", "/htmx.js")
+    paths = ("/", f"/jobs/{job}", "/jobs/x", "/nowhere", "/v1/jobs/x", "/icon.svg", "/htmx.js")
     answers = [*map(browser("op").get, paths), browser("nobody").get("/"), browser("op").put("/")]
     assert [one.status_code for one in answers] == [200, 200, 404, 404, 422, 200, 200, 401, 405]
     for answer in answers:
-        assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+        assert {name: answer.headers[name] for name in page_headers()} == page_headers()
     for answer in (*answers[:5], *answers[7:]):
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
         assert answer.text.count("<script") == answer.text.count('<script src="/htmx.js" defer>')

@@ -290,6 +290,37 @@ def test_denied_once_is_denied(
         assert "use 'cloister jobs withdraw'" not in error  # there is nothing left to withdraw
 
 
+def test_a_reason_that_others_could_not_read_whole_is_refused(
+    home: Home, shown: Shown, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = home.receive(home.plan())
+    code, error = refused(home, capsys, "deny", job, "--reason", "x" * 501)
+    assert code == 3
+    assert "reason must have at most 500 characters, got 501" in error
+    assert home.store.state(job) == State.WAITING
+    shown("deny", job, "--reason", "x" * 500)
+    assert home.store.state(job) == State.DECLINED
+
+
+@pytest.mark.parametrize("standing", [True, False])
+def test_the_limits_of_a_standing_rule_are_shown_where_its_owner_looks(
+    home: Home, capsys: pytest.CaptureFixture[str], standing: bool
+) -> None:
+    path = Path(home.config)
+    rules = '[policy]\nmax_epsilon_per_year = 1.5\nstudies = ["stroke"]\n'
+    path.write_text(path.read_text().replace("[policy]\n", rules + "standing = true\n" * standing))
+    job = home.receive(home.plan())
+    for command in (["jobs", "list"], ["jobs", "show", job], ["config", "check"]):
+        given = [home.config] if command[0] == "config" else ["--config", home.config]
+        main([*command, *given])
+        told = " ".join(capsys.readouterr().out.split())
+        for limit in (
+            "tasks fastlloyd; columns all; studies stroke; epsilon at most 1 a job",
+            "no limit a study, at most 1.5 a year, and 2 in all. It has no end date",
+        ):
+            assert (limit in told) == standing
+
+
 def test_a_person_at_a_terminal_is_asked_for_the_reason(
     home: Home, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +67,7 @@ def token(client: TestClient, path: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("path", ["/", "/audit", "/jobs/ab", "/jobs/ab/report", "/console.css"])
+@pytest.mark.parametrize("path", ["/", "/audit", "/jobs/ab", "/jobs/ab/report", "/icon.svg"])
 def test_without_the_cookie_nothing_is_shown(guard: Guard, stranger: TestClient, path: str) -> None:
     for cookie in ({}, {"cookie": f"cloister-{PORT}={'0' * 64}"}, {"cookie": f"cloister-{PORT}="}):
         for root in ("", guard.root):
@@ -169,7 +171,7 @@ def test_every_answer_is_hardened_and_holds_no_record(
 ) -> None:
     (home.folder / "audit.jsonl").write_text('{"event": "offered <script>"}\n')
     job = home.receive(home.plan())
-    paths = ("/", "/audit", f"/jobs/{job}", f"/jobs/{job}/report", "/console.css", "/nothing")
+    paths = ("/", "/audit", f"/jobs/{job}", f"/jobs/{job}/report", "/nothing")
     for answer in [*map(owner.get, paths), stranger.get("/"), owner.post("/", data={})]:
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
@@ -181,6 +183,14 @@ def test_every_answer_is_hardened_and_holds_no_record(
         assert " style=" not in answer.text
         assert "http://" not in answer.text
         assert "https://" not in answer.text
+
+
+def test_the_style_is_in_the_page_and_the_policy_allows_it_alone(owner: TestClient) -> None:
+    answer = owner.get("/")
+    (style,) = re.findall("<style>(.*?)</style>", answer.text, re.DOTALL)
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}';" in answer.headers["content-security-policy"]
+    assert "stylesheet" not in answer.text
 
 
 def test_the_owner_reads_what_is_asked_and_approves(home: Home, owner: TestClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 
@@ -22,6 +23,8 @@ from cloister.tasks.options import epsilon_for
 _EPSILONS = [k * 10.0**d for d in (-4, -3, -2, -1, 0) for k in range(10, 100)] + [100.0]
 _LARGE_ODDS = 0.9  # an attacker's; 0.5 is a blind guess
 _CLEAR_SUM = 5.0  # least ratio of the sum of equal records to its noise
+_SHARE = re.compile("(share|rank|survival|event rate|items|sets of)\\b")
+"""Forecasts between 0 and 1; `want` takes them as such."""
 WITHOUT_SITE = (
     "the model has no term for the silo. If silos differ both in a column and in the outcome, the "
     "coefficient of this column includes the difference between silos; a formula of glm, or the "
@@ -61,11 +64,17 @@ def expected(plan: Plan) -> tuple[Table, ...]:
         else:
             label = name.removesuffix("half_width").replace("_", " ").strip() or "the result"
             # Many columns often have the same error.
-            texts = dict.fromkeys(f"± {number(float(v))}" for v in values.ravel())
+            texts = dict.fromkeys(_margin(label, float(v)) for v in values.ravel())
             others.append((label, ", ".join(texts)))
     if others:
         tables.append(Table("Expected error (95 % of the noise)", ("of", "error"), tuple(others)))
     return tuple(tables)
+
+
+def _margin(label: str, width: float) -> str:
+    """Return a margin of error as text, that of a share also in percentage points."""
+    points = f" ({number(100 * width)} percentage points)" if _SHARE.match(label) else ""
+    return f"± {number(width)}{points}"
 
 
 def _range_table(plan: Plan, values: Floats, least: float, most: float, reason: str) -> Table:

@@ -169,12 +169,12 @@ def _of_size(release: Release) -> tuple[str, ...]:
     counted, margin = found.value, found.value - found.numbers[1]
     if nominal_n / _FAR - margin <= counted <= nominal_n * _FAR + margin:
         return ()
-    # Two digits, so that the fits of a search repeat the same sentence, which Python shows once.
-    about = float(f"{max(counted, 0):.2g}")
+    # Without the noisy number, the fits of a search repeat the same sentence: Python shows it once.
+    than = "fewer" if counted < nominal_n else "more"
     return (
-        f"nominal_n is {nominal_n:,}, but about {about:,.0f} records were counted, so "
-        "the plan and its forecast do not fit the data; correct nominal_n for the next release, "
-        "or look for records that were left out.",
+        f"nominal_n is {nominal_n:,}, but clearly {than} records were counted, so the plan and its "
+        "forecast do not fit the data; correct nominal_n for the next release, or look for records "
+        "that were left out. In a cross-validation it is the number of records of one fit.",
     )
 
 

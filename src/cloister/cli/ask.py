@@ -7,6 +7,7 @@ file is written is then taken from the reader's report on it, as with ``cloister
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 import shlex
@@ -36,7 +37,15 @@ from cloister.core.display import Table
 from cloister.core.errors import DataError, PlanError, choosing
 from cloister.core.files import write_text
 from cloister.core.html import clean
-from cloister.data import Remedy, declared_types, header, refuse_loss, roles_of
+from cloister.data import (
+    Remedy,
+    declared_types,
+    header,
+    loss_notice,
+    refuse_loss,
+    roles_of,
+    similar_columns,
+)
 from cloister.data.check import fitted
 from cloister.data.schema import Column, Schema, read_bounds, read_codebook, reading_file
 from cloister.tasks import TASKS
@@ -132,6 +141,9 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
         prepare_folder(args.out)
         write_text(found := args.out / "reading.toml", reading_file(reading))
         raise DataError(f"{error} Settings found so far: --reading {found}.") from None
+    if not args.yes:  # the run tells those who are not asked
+        for notice in filter(None, map(loss_notice, reports)):
+            out.warn_locally(notice)
     if args.epsilon is None:
         args.epsilon = _asked("Privacy budget, epsilon; 1 is usual", "--epsilon", _positive)
     if args.nominal_n is None:
@@ -160,25 +172,36 @@ def _common_columns(args: argparse.Namespace, out: Output) -> tuple[str, ...]:
     headers = {path.name: _renamed(header(path), settings.get(path.name)) for path in args.files}
     every = dict.fromkeys(name for names in headers.values() for name in names if name)
     common = tuple(name for name in every if all(name in names for names in headers.values()))
-    # Two spellings of a name are one problem.
-    others = {name.casefold(): name for name in reversed(every) if name not in common}
-    sentences = {}
-    for folded, name in reversed(others.items()):
-        lacking = [_without(name, file, names) for file, names in headers.items()]
-        sentences[folded] = f"{name}: not in {', '.join(filter(None, lacking))}"
-    known = {name.casefold() for name in read_codebook(args.codebook)} if args.codebook else set()
-    if args.yes and (wanted := [text for name, text in sentences.items() if name in known]):
-        raise PlanError(
-            f"{'; '.join(wanted)}; set 'header' of the column for that file in --reading, or omit "
-            "it from the codebook."
-        )
+    sentences: dict[str, str] = {}
+    remedy = "set 'header' of the column for that file in --reading"
+    for name in (name for name in every if name not in common):
+        if similar_columns([name], sentences):  # two spellings of a name are one problem
+            continue
+        lacking = {file: names for file, names in headers.items() if name not in names}
+        own = {file: similar_columns([name], names) for file, names in lacking.items()}
+        shown = [f"{file} (it has {one[0]!r})" if one else file for file, one in own.items()]
+        sentences[name] = f"{name}: not in {', '.join(shown)}"
+        for file, found in own.items():
+            if found and "=" not in remedy:
+                remedy += (
+                    f", in two lines: [{_quoted(file)}.columns.{_quoted(name)}] and "
+                    f"header = {_quoted(found[0])}"
+                )
+    known = [*read_codebook(args.codebook)] if args.codebook else []
+    wanted = [text for name, text in sentences.items() if similar_columns([name], known)]
+    if args.yes and wanted:
+        raise PlanError(f"{'; '.join(wanted)}; omit it from the codebook, or {remedy}.")
     for sentence in sentences.values():
         out.warn(f"{sentence}; it is left out.")
     if not common:
-        raise PlanError(
-            "the files have no column in common; set 'header' of the columns in --reading."
-        )
+        raise PlanError(f"the files have no column in common; {remedy}.")
+    if "=" in remedy:
+        out.warn(f"to use a column under another name, {remedy}.")
     return common
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False, allow_nan=False)
 
 
 def _renamed(names: Iterable[str], settings: Any) -> tuple[str, ...]:
@@ -189,14 +212,6 @@ def _renamed(names: Iterable[str], settings: Any) -> tuple[str, ...]:
         keys.get("header"): name for name, keys in columns.items() if isinstance(keys, Mapping)
     }
     return tuple(others.get(name, name) for name in names)
-
-
-def _without(name: str, file: str, names: Sequence[str]) -> str:
-    """Return a file without a column, and its column of nearly that name; empty if it has it."""
-    if name in names:
-        return ""
-    similar = [repr(one) for one in names if one.casefold() == name.casefold()]
-    return f"{file} (it has {similar[0]})" if similar else file
 
 
 def _confirmed(
@@ -239,7 +254,9 @@ def _confirmed(
                 raise PlanError(hint)
             out.warn(hint)
     if args.unit and args.max_rows is None and not args.yes:
-        args.max_rows = _or_none(f"Most rows of one {args.unit} in a file (Enter: 1)", _whole)
+        args.max_rows = _or_none(
+            f"Most rows of one {args.unit} in a file; more are left out (Enter: 1)", _whole
+        )
     rows_of_unit = (args.max_rows or 1) if args.unit else None
     return Schema(
         dataset=args.dataset or "-".join(sorted(name_silos(args.files))),

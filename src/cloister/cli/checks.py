@@ -201,6 +201,8 @@ def _policy(settings: SiloSettings) -> Iterator[Check]:
             f"{policy.max_epsilon_per_job:g} is above cap_epsilon={settings.cap_epsilon:g}",
             "the cap takes precedence; lower the former, or raise the latter deliberately.",
         )
+    if limits := policy.standing_limits(settings.cap_epsilon):
+        yield ok("policy.standing", limits)
     named = policy.studies is not None or policy.studies_of is not None
     if policy.max_epsilon_per_study is not None and not named:
         yield warn(

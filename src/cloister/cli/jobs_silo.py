@@ -48,6 +48,8 @@ def _list(_: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
             f"jobs that wait for your decision: {waiting}; cloister jobs show JOB, then approve "
             "or deny"
         )
+    if limits := site.policy.rules.standing_limits(site.settings.cap_epsilon):
+        out.paragraph(limits)
     keys = ("state", "received_at")
     described = [{"job": job.id, **{key: getattr(job, key) for key in keys}} for job in jobs]
     return {"silo": site.settings.name, "jobs": described}

@@ -17,6 +17,9 @@ from cloister.tasks import TASKS
 from cloister.tasks.examples import example_of
 from cloister.tasks.options import options_of
 
+_JSON = "a mapping as JSON, such as '{\"NAME\": VALUE}',"
+_FORMULA = "a text, --set 'formula=y ~ age * treatment + site' (in a plan, a mapping)"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the tasks to show."""
@@ -33,7 +36,10 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
             out.paragraph(f"  Its options: {' '.join(entry['set'])}")
         for option in options_of(task):
             text = f"{option.help[:1].upper()}{option.help[1:]}"
-            out.paragraph(f"  {option.name}: {option.rule}. {text}.")
+            rule = option.rule.replace("a mapping to anything", _JSON)
+            if option.name == "formula":
+                rule = _FORMULA
+            out.paragraph(f"  {option.name}: {rule}. {text}.")
         out.say()
     out.say("To run your own task: cloister run ... --task path/to/file.py:ClassName")
     return {"tasks": entries}

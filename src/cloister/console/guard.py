@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cloister.core.html import HEADERS
+from cloister.core.html import page_headers
 from cloister.core.randomness import new_key
 from cloister.federation.service.web import said
 
@@ -78,7 +78,7 @@ class Guard:
         async def hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in page_headers().items():
                     headers.setdefault(name, value)
             await send(message)
 

@@ -53,7 +53,7 @@ def silo_app(site: Site) -> Starlette:
         rest = [row for row in jobs if row[0].state != SiloState.WAITING]
         gauge, history = _budget(site)
         values = {"gauge": gauge, "history": history, "known": {job.id for job, *_ in jobs}}
-        standing = site.policy.rules.standing
+        standing = site.policy.rules.standing_limits(site.settings.cap_epsilon)
         return shown(request, "overview", waiting=waiting, rest=rest, standing=standing, **values)
 
     def show_job(request: Request, reading: ReadingReport | None = None) -> Response:

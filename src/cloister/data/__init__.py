@@ -33,7 +33,7 @@ from cloister.data.records import (
     read_words,
 )
 from cloister.data.remedies import Remedy
-from cloister.data.sources import Labelled, SqlQuery, is_frame, is_table
+from cloister.data.sources import Labelled, SqlQuery, is_frame, is_table, similar_columns
 
 __all__ = [
     "LOCAL_NOTE",
@@ -64,4 +64,5 @@ __all__ = [
     "refuse_loss",
     "reports_of",
     "roles_of",
+    "similar_columns",
 ]

@@ -134,11 +134,19 @@ def refuse_loss(
         Its text counts rows and quotes cells, so only a desk may show it, before a job starts.
     """
     check_max_loss(max_loss)
-    checked = [(report, list(_problems(report, roles, max_loss))) for report in reports]
+    checked = [(report, _named(report, _problems(report, roles, max_loss))) for report in reports]
     stopping = [report for report, problems in checked if problems]
     if stopping:
         sentences = [sentence for _, problems in checked for sentence in problems]
         raise DataError(" ".join([*dict.fromkeys(sentences), _advice(stopping, max_loss)]))
+
+
+def _named(report: ReadingReport, sentences: Iterable[str]) -> list[str]:
+    """Return the sentences on a source, with its name in the first one."""
+    found = list(sentences)
+    if not found or report.source in found[0] or capital(report.source) in found[0]:
+        return found
+    return [f"{capital(report.source)}: {found[0]}", *found[1:]]
 
 
 def _problems(
@@ -182,7 +190,7 @@ def loss_notice(report: ReadingReport) -> str:
     It reports items outside a catalogue if they are more than 5 %.
     """
     is_lossy = report.lost or report.doubts or report.item_share > MAX_LOSS or not report.rows
-    return " ".join(report.sentences()) if is_lossy else ""
+    return " ".join(_named(report, report.sentences())) if is_lossy else ""
 
 
 def loss_notices(

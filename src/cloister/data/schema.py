@@ -892,12 +892,22 @@ def _proposed(name: str, given: Any, kind: str) -> dict[str, Any]:
     values = tuple(given.tolist() if hasattr(given, "tolist") else given)
     own = kind if kind in ("number", "integer", "date") else ""
     are_texts = all(isinstance(value, str) for value in values)
+    if isinstance(given, tuple) and len(values) == 2 and are_texts and all(map(_is_day, values)):
+        own = "date"  # a frame may hold dates without a declared type
     is_pair = len(values) == 2 and (isinstance(given, tuple) or own) and not are_texts
     if is_pair or (own == "date" and len(values) == 2):
         is_date = any(isinstance(end, date) for end in values)
         kind = own or ("date" if is_date else "number")
         return {"type": kind, "min": values[0], "max": values[1]}
     return {"type": "category", "categories": tuple(map(str, values))}
+
+
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return "-" in text  # eight digits may be a code
 
 
 def read_bounds(text: str, kind: str = "") -> dict[str, Any]:

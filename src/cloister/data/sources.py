@@ -6,6 +6,7 @@ source uses the type of a whole column to interpret a cell.
 
 from __future__ import annotations
 
+import json
 import os
 import unicodedata
 from collections import Counter
@@ -207,9 +208,16 @@ def find_columns(
     times = Counter(available)  # a damaged header may have 10^5 names
     if absent := [name for name in wanted if not times[name]]:
         listed = ", ".join(repr(name) for name in absent[:5]) + (", ..." if absent[5:] else "")
+        found = similar_columns(absent, available)
+        has = f" (it has {', '.join(repr(name) for name in found[:5])})" if found else ""
+        setting = (
+            f"header = {json.dumps(found[0], ensure_ascii=False, allow_nan=False)}"
+            if found
+            else "'header'"
+        )
         raise AbsentColumns(
-            f"{label} has no column {listed}{_similar(absent, available)}; correct the header, the "
-            "delimiter or the schema, or set 'header' of the column in the reading settings."
+            f"{label} has no column {listed}{has}; correct the header, the delimiter or the "
+            f"schema, or set {setting} of the column in the schema or the reading settings."
         )
     if repeated := [name for name in wanted if times[name] > 1]:
         raise DataError(f"{label} has more than one column {repeated[0]!r}; rename all but one.")
@@ -217,11 +225,16 @@ def find_columns(
     return [places[name] for name in wanted], names
 
 
-def _similar(absent: Sequence[str], available: Sequence[str]) -> str:
-    """Return the columns whose names differ from absent ones by case alone, in brackets."""
-    folded = {name.casefold() for name in absent}
-    found = [repr(name) for name in available if name.casefold() in folded]
-    return f" (it has {', '.join(found[:5])})" if found else ""
+def similar_columns(absent: Iterable[str], available: Iterable[str]) -> list[str]:
+    """Return the columns that differ from absent ones only by case, accents, spaces and signs."""
+    letters = {_letters(name) for name in absent} - {""}
+    return [name for name in available if _letters(name) in letters]
+
+
+def _letters(name: str) -> str:
+    """Return the letters and digits of a name, without case and accents."""
+    apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", name).casefold())
+    return "".join(c for c in apart if unicodedata.category(c)[0] in "LN")
 
 
 def _composed(name: str) -> str:

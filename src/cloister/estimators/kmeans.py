@@ -21,7 +21,12 @@ from cloister.protocol.task import Task
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.algorithms import kmeans_tasks
 from cloister.tasks.clustering.auto import Auto
-from cloister.tasks.clustering.clusters import none_above_noise, records_left_out, verdicts_of
+from cloister.tasks.clustering.clusters import (
+    LEFT_OUT,
+    none_above_noise,
+    records_left_out,
+    verdicts_of,
+)
 from cloister.tasks.clustering.select_k import SelectK
 from cloister.tasks.options import check_known, options_of
 
@@ -125,8 +130,13 @@ class DPKMeans(CentreModel, PrivateEstimator):
         """Label the records of a table, and warn if clusters or records are missing."""
         self._label(data)
         results = self.result_.results
-        remarks = records_left_out(results, self.plan_.nominal_n), none_above_noise(results)
-        for remark in filter(None, remarks):
+        # Without noisy numbers, the fits of a search repeat a sentence, which Python shows once.
+        few = records_left_out(results, self.plan_.nominal_n) and (
+            f"nominal_n is {self.plan_.nominal_n:,}, but the noisy sizes sum to less than "
+            f"{1 - LEFT_OUT:.0%} of it: records are in no cluster, or there are fewer than agreed; "
+            "another method, start or number of clusters may find them, in another release."
+        )
+        for remark in filter(None, (few, none_above_noise(results))):
             warnings.warn(remark, AccuracyWarning, stacklevel=3)
 
     def _check(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +347,11 @@ def _ends_of(bounds: Any, names: Sequence[str], called: str) -> list[list[float]
             [float(end)] * n if np.ndim(end) == 0 else [*map(float, end)] for end in (low, high)
         ]
     except (TypeError, ValueError):
+        if wordy := _wordy(bounds):
+            raise PlanError(
+                f"{called} of {wordy!r} are no numbers; for categories and dates give a schema, "
+                f"for example Schema.propose(table, {bounds!r}){choosing('bounds')}."
+            ) from None
         raise PlanError(
             f"{called} must be public numbers: a tuple (low, high), each a number or {n} numbers, "
             f"a list of {n} tuples (low, high), a mapping of names to these, or a schema, got "
@@ -368,6 +374,15 @@ def _ends_of(bounds: Any, names: Sequence[str], called: str) -> list[list[float]
                 "pairs, or a tuple of two arrays, all lower and all upper bounds."
             )
     return ends
+
+
+def _wordy(bounds: Any) -> Any:
+    """Return the first name in a mapping of bounds whose entry has words or dates, or ""."""
+    if not isinstance(bounds, Mapping):
+        return ""
+    words = str | date | np.datetime64
+    entries = ((name, given) for name, given in bounds.items() if np.iterable(given))
+    return next((name for name, given in entries if any(isinstance(v, words) for v in given)), "")
 
 
 def check_schema(schema: Any, plan: Plan) -> None:

@@ -195,6 +195,27 @@ class PolicySettings(_Section):
                 study_name(name)
         return studies
 
+    def standing_limits(self, cap_epsilon: float) -> str:
+        """Return a sentence on jobs that a silo's agent approves without its owner, or ""."""
+        if not self.standing:
+            return ""
+        per_study, per_year = (
+            "no limit" if most is None else f"at most {most:g}"
+            for most in (self.max_epsilon_per_study, self.max_epsilon_per_year)
+        )
+        studies = [] if self.studies is None else [*self.studies]
+        for named in (self.studies_of or {}).values():
+            studies += [study for study in named if study not in studies]
+        if not studies:
+            studies = ["all" if self.max_epsilon_per_study is None else "default"]
+        return (
+            "The agent approves without you every job that the policy allows: tasks "
+            f"{', '.join(self.tasks) or 'none'}; columns {', '.join(self.columns or ['all'])}; "
+            f"studies {', '.join(studies)}; epsilon at most {self.max_epsilon_per_job or 0:g} a "
+            f"job, {per_study} a study, {per_year} a year, and {cap_epsilon:g} in all. It has no "
+            "end date: set standing = false to end it."
+        )
+
 
 class QuotaSettings(_Section):
     """The quotas of one proposer at the coordinator."""

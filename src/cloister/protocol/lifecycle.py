@@ -48,6 +48,8 @@ from typing import Generic, Literal, TypeVar, get_args
 
 CoordinatorState = Literal["proposed", "running", "done", "failed", "declined", "cancelled"]
 STATES: tuple[CoordinatorState, ...] = get_args(CoordinatorState)
+MOST_REASON = 500
+"""Characters of a silo's reason that the coordinator keeps."""
 ENDED: tuple[CoordinatorState, ...] = ("done", "failed", "declined", "cancelled")
 MEANING: Mapping[CoordinatorState, str] = {
     "proposed": "Its silos have to decide; nothing has left them.",

@@ -319,3 +319,14 @@ def test_a_plan_says_what_a_missing_cell_counts_as() -> None:
     plan = make_plan(TASKS["statistics"], schema, ["a"], budget=budget, nominal_n=5000)
     (said,) = (one for one in plan_warnings(plan, schema) if "missing cells" in one)
     assert said.endswith("values: pay 7500, work field, seen 2024-01-01; results include them.")
+
+
+def test_the_error_of_a_share_has_percentage_points_and_that_of_a_mean_its_column() -> None:
+    tables = {table.title: table for table in expected(plan_of("table1", 1.0, 50_000))}
+    shares = dict(tables["Expected error (95 % of the noise)"].rows)
+    found = re.fullmatch(r"± (\S+) \((\S+) percentage points\)", str(shares["share"]))
+    assert found
+    assert float(found[2]) == pytest.approx(100 * float(found[1]), rel=1e-2)
+    assert "points" not in str(shares["count"])
+    means = tables["Expected error of a mean of a group (95 % of the noise)"]
+    assert [row[0] for row in means.rows] == ["age", "weight"]

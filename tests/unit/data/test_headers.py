@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +37,17 @@ def test_a_file_with_other_headers_is_read_under_the_same_contract(tmp_path: Pat
     assert 'unit_header = "Patient"' in reading_file({"a.csv": GERMAN})
 
 
-def test_a_lacking_column_names_the_setting_and_the_similar_header(tmp_path: Path) -> None:
-    (path := tmp_path / "b.csv").write_text("pid,age,Sex\n1,2,male\n")
-    with pytest.raises(DataError, match=r"no column 'sex' \(it has 'Sex'\); .* set 'header'"):
+@pytest.mark.parametrize("written", ["Sex", "SEX ", "s-e_x", "S\u00e9x"])
+def test_a_lacking_column_names_the_similar_header_and_its_setting(
+    tmp_path: Path, written: str
+) -> None:
+    (path := tmp_path / "b.csv").write_text(f"pid,age,{written}\n1,2,male\n", "utf-8")
+    with pytest.raises(DataError, match=r"no column 'sex' \(it has") as caught:
         read_source(path, AGREED)
+    setting = re.search('set (header = ".*") of', str(caught.value))
+    assert setting
+    own = AGREED.written_as(columns={"sex": tomllib.loads(setting[1])})
+    assert read_source(path, own).report.used == 1
 
 
 def test_two_columns_must_not_have_one_header() -> None:

@@ -357,3 +357,14 @@ def test_the_owner_hears_of_many_cells_that_are_filled_in() -> None:
     (sentence,) = check_file(pd.DataFrame({"age": [None] * 8 + [1.0] * 92}), schema(filled)).clips
     assert "8.0% of its cells are missing or not understood, and count as the value" in sentence
     assert check_file(pd.DataFrame({"age": [None] * 8 + [1.0] * 92}), schema(AGE)).clips == ()
+
+
+def test_a_doubt_names_its_file_and_column(tmp_path: Path) -> None:
+    text = "bmi\n" + "-9\n" * 10 + "25\n" * 90
+    (path := tmp_path / "ward.csv").write_text(text)
+    column: Any = {"name": "bmi", "type": "number", "min": 10, "max": 60}
+    schema = Schema(dataset="x", unit="row", columns=[column])
+    report = check_file(path, schema)
+    with pytest.raises(DataError, match=r"^File '.*ward.csv': Column 'bmi': '-9' out"):
+        refuse_loss([report])
+    assert loss_notice(report).startswith("File '")

@@ -274,6 +274,14 @@ def test_labels_of_other_classes_and_tables_by_name_are_refused_with_a_remedy() 
         DPNaiveBayes(**CLASSES).fit({"a": X}, Y)
 
 
+@pytest.mark.parametrize("words", [["u", "v"], ("2019-01-01", "2023-01-01"), "0..9"])
+def test_words_and_dates_as_bounds_name_the_column_and_the_call(words: Any) -> None:
+    bounds = {"age": (18, 100), "score": words}
+    with pytest.raises(PlanError, match="bounds of 'score' are no numbers") as caught:
+        plain_schema(bounds, ("age", "score"), None)
+    assert f"Schema.propose(table, {bounds!r})" in str(caught.value)
+
+
 def test_only_numbers_are_bounds_of_all_columns() -> None:
     columns = plain_schema((0, [1, 2, 3]), ("a", "b", "c"), None).columns
     assert [(column.min, column.max) for column in columns] == [(0, 1), (0, 2), (0, 3)]

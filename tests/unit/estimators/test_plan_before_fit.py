@@ -171,3 +171,10 @@ def test_a_proposal_reads_no_value_and_no_list_of_categories(tmp_path: Path) -> 
         Schema.propose(FRAME, {"town": (0, 1)})
     with pytest.raises(DataError, match="named columns"):
         Schema.propose(np.zeros((2, 2)))
+
+
+def test_two_days_are_bounds_of_dates_where_a_frame_declares_no_type() -> None:
+    frame = pd.DataFrame({"seen": ["2020-03-01", "2021-04-02"], "group": ["2020", "2021"]})
+    days, groups = ("2019-01-01", "2023-01-01"), ("2020", "2021")
+    schema = Schema.propose(frame, {"seen": days, "group": groups})
+    assert [column.type for column in schema.columns] == ["date", "category"]

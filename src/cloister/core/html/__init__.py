@@ -11,30 +11,39 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
-        "img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-    ),
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # with less, a browser omits the origin of a form
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-"""Rights of a page in a browser: show it, send its forms, and renew parts of it."""
+
+@cache
+def page_headers() -> dict[str, str]:
+    """Return the rights of a page in a browser: show it, send its forms, and renew parts of it."""
+    # The style is in the page, since a browser draws nothing before a file of styles is there.
+    return {
+        "Content-Security-Policy": (
+            "default-src 'none'; script-src 'self'; connect-src 'self'; "
+            f"style-src {_digest('console.css')}; img-src 'self'; form-action 'self'; "
+            "frame-ancestors 'none'; base-uri 'none'"
+        ),
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Referrer-Policy": "same-origin",  # with less, a browser omits the origin of a form
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+    }
 
 
 @cache
 def report_policy() -> str:
     """Return the content security policy of a report: no script but its own one runs."""
-    # By its digest, so that markup in a name cannot run even if it were not escaped.
-    digest = b64encode(sha256(static("report.js").encode()).digest()).decode()
     return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {_digest('report.js')}; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
+
+
+def _digest(name: str) -> str:
+    """Return a file as the source of a policy."""
+    # By its digest, so that markup in a name has no effect even if it were not escaped.
+    return f"'sha256-{b64encode(sha256(static(name).encode()).digest()).decode()}'"
 
 
 def clean(text: str) -> str:
@@ -60,6 +69,7 @@ def compile_ahead(template: str) -> None:
         environment.get_template(name)
 
 
+@cache
 def static(name: str) -> str:
     """Return a file of this folder unchanged, such as ``console.css``."""
     return (files(__name__) / name).read_text("utf-8")
@@ -69,7 +79,7 @@ def static(name: str) -> str:
 def _templates() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         autoescape=True,
         finalize=_printable,
         loader=FunctionLoader(static),
@@ -77,6 +87,8 @@ def _templates() -> Environment:
         trim_blocks=True,
         undefined=StrictUndefined,  # a missing value is an error, not an empty text
     )
+    environment.globals["console_css"] = static("console.css")
+    return environment
 
 
 def _printable(value: object) -> object:

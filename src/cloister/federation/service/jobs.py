@@ -41,7 +41,7 @@ from cloister.federation.service.store import Store, StoredJob
 from cloister.federation.settings import QuotaSettings
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator, box_name
-from cloister.protocol.lifecycle import ENDED, CoordinatorState
+from cloister.protocol.lifecycle import ENDED, MOST_REASON, CoordinatorState
 from cloister.protocol.plan import Plan
 from cloister.protocol.proposal import Proposer
 from cloister.protocol.session import RoundDone, Transport, run_rounds
@@ -49,7 +49,6 @@ from cloister.protocol.session import RoundDone, Transport, run_rounds
 MAX_OPEN = 500  # jobs that are proposed or running
 _LONGEST_NAME = 64  # characters of a silo's name in a certificate
 _READ_PLANS = 50  # kept in memory; one may take megabytes
-_REASON = 500  # characters of a silo's reason that are kept
 _TICK = 1.0  # seconds between two looks at the clock
 _HOUR, _DAY = 3600.0, 86400.0
 _RETRY = 10.0  # seconds before a job is taken up again whose database was not usable
@@ -633,7 +632,7 @@ def _rules_of_proposer(
 
 def _shortened(reason: str) -> str:
     """Return the stored part of another party's text: printable and bounded."""
-    return "".join(c if c.isprintable() else " " for c in reason[:_REASON])
+    return "".join(c if c.isprintable() else " " for c in reason[:MOST_REASON])
 
 
 def _ids(job: str, silo: str | None = None) -> dict[str, str]:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from cloister.core.html import HEADERS, page, static
+from cloister.core.html import page, page_headers, static
 
 Pages = Sequence[tuple[str, str]]
 """Paths and names of the pages in the navigation."""
@@ -16,13 +16,12 @@ Pages = Sequence[tuple[str, str]]
 
 def _file(name: str, kind: str) -> Route:
     def send(_: Request) -> Response:
-        return Response(static(name), media_type=kind, headers=HEADERS)
+        return Response(static(name), media_type=kind, headers=page_headers())
 
     return Route(f"/{name}", send)
 
 
 STATIC = (
-    _file("console.css", "text/css"),
     _file("htmx.js", "text/javascript"),
     _file("icon.svg", "image/svg+xml"),
 )
@@ -31,7 +30,7 @@ STATIC = (
 
 def sent(text: str, status: int = 200) -> HTMLResponse:
     """Return a page with the security headers."""
-    return HTMLResponse(text, status, HEADERS)
+    return HTMLResponse(text, status, page_headers())
 
 
 def said(sentence: str, status: int, pages: Pages = (), root: str = "") -> HTMLResponse:

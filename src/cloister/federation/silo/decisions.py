@@ -35,7 +35,7 @@ from cloister.federation.silo.store import Job
 from cloister.privacy import accounting
 from cloister.privacy.filter import Cost, cheapest_pricing, tariffs
 from cloister.protocol.code import code_mismatch
-from cloister.protocol.lifecycle import DENY, GRANTED, SiloState, Step
+from cloister.protocol.lifecycle import DENY, GRANTED, MOST_REASON, SiloState, Step
 from cloister.protocol.plan import Plan
 
 CONSENT = (
@@ -101,10 +101,12 @@ def question(job: Job, site: Site) -> Question:
     refusal = site.refusal(plan, job.proposer)
     cost = cost_of(plan, site, job)
     consent = plan.profile == "group"
+    standing = site.policy.rules.standing_limits(site.settings.cap_epsilon)
     rest = (
         ("study", plan.study),
         ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
         ("ledger", "allows it" if cost.get("fits", True) else f"refuses it: {_BEYOND}"),
+        *([("standing rule", standing)] if standing else []),
     )
     asked, question_hash = _asked(plan, site)
     earlier = _before(job, site)
@@ -240,6 +242,10 @@ def rows_of(job: Job, site: Site) -> ReadingReport:
 
 def decide(site: Site, start: str, step: Step[SiloState], reason: str = "") -> str:
     """Apply a step to a job, if its state permits it; return the job's id."""
+    if len(reason) > MOST_REASON:  # its end would be cut, and a decline is final
+        raise PlanError(
+            f"reason must have at most {MOST_REASON} characters, got {len(reason)}; shorten it."
+        )
     store = site.store()
     try:
         job = store.find(start)

@@ -248,17 +248,49 @@ def summary_of(model: _Model, results: Results, target: str, names: Sequence[str
     """Summarise the clearest effects on the target."""
     effects = [
         (name, cell)
-        for name, cell in zip(names[:-1], _cells(results)[:-1], strict=True)
+        for name, cell in zip(
+            _in_words(names[:-1], results["reference"] == 1), _cells(results)[:-1], strict=True
+        )
         if np.isfinite(cell.value) and cell.low < cell.high
     ]
+    ratio = _RATIOS.get(model.family)
     found = effects_summary(
-        f"Effects on {target}",
+        f"Effects on {target}" + (f" ({_PICTURES[ratio].lower()})" if ratio else ""),
         [name for name, _ in effects],
         [cell for _, cell in effects],
         nothing=f"No effect on {target} is shown.",
         ratios=model.family in _RATIOS,
     )
     return replace(found, remarks=(*found.remarks, *_of_sites(names, results)))
+
+
+def _in_words(names: Sequence[str], are_references: Flags) -> Iterator[str]:
+    """Yield the names of coefficients; an interaction has what it compares.
+
+    An interaction ``a=1:b=2`` is the effect of ``a=1`` in ``b=2`` against the reference of b. With
+    it, the coefficient ``a=1`` alone is the effect in that reference.
+    """
+    references = {
+        name.partition("=")[0]: name
+        for name, is_one in zip(names, are_references, strict=True)
+        if is_one
+    }
+    split = {name: name.split(":") for name in names}
+    # Another colon is part of the name of a column.
+    pairs = {name: of for name, of in split.items() if len(of) == 2 and {*of} <= split.keys()}
+
+    def base(other: str) -> str:
+        return references.get(other.partition("=")[0], f"{other}=0")
+
+    for name in names:
+        if name in pairs:
+            first, second = pairs[name]
+            is_level = base(second) in split
+            yield first + (f" in {second} against {base(second)}" if is_level else f" by {second}")
+        else:
+            others = [other for pair in pairs.values() if name in pair for other in pair]
+            where = dict.fromkeys(base(other) for other in others if other != name)
+            yield f"{name} in {' and '.join(where)}" if where else name
 
 
 def _of_sites(names: Sequence[str], results: Results) -> Iterator[str]:

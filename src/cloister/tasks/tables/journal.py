@@ -48,7 +48,10 @@ _COMPARED = (
     "SMD: difference to {by}={first}, over the root of the mean of both variances. p: {welch} for "
     "numbers, chi-squared test for categories, both with noise. "
 )
-_COUNTED = "Records are counted directly; Table 1 has them as parts of their group."
+_COUNTED = (
+    "Records of a category counted alone have their own noise. Table 1 has the records of the "
+    "group times the share, so that its numbers add up."
+)
 _BALANCED = (-0.1, 0.1)  # usual limits of a standardised difference
 _HOLM = (
     "A p-value is the probability of a statistic at least this large, noise included, if groups "
@@ -305,7 +308,7 @@ def _groups(layout: Layout, results: Results) -> Iterator[Table]:
             for i, level in enumerate(layout.levels)
             for k, group in enumerate(layout.named)
         ]
-        headings = ("category and group", "records", "share of the group")
+        headings = ("category and group", "records, counted alone", "share of the group")
         yield Table("Shares by group", headings, tuple(cells), f"{WITH_POPULATION} {_COUNTED}")
 
 

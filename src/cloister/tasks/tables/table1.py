@@ -87,6 +87,11 @@ class Table1(Gaussian):
         MIXED, {"by": "smokes", "medians": True, "correlations": True, "most_noise": 1e6}
     )
 
+    columnwise: ClassVar[Mapping[str, str]] = {
+        "mean_half_width": "Expected error of a mean of a group (95 % of the noise)",
+        "difference_half_width": "Expected error of a difference of two means (95 % of the noise)",
+    }
+
     @declared
     class Options:
         by: Annotated[
@@ -174,6 +179,11 @@ class Table1(Gaussian):
     def numbers(self) -> tuple[int, ...]:
         """Indices of the numeric columns."""
         return tuple(j for j, names in enumerate(self.categories) if not names)
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Indices of the columns of the forecasts in `columnwise`."""
+        return self.numbers
 
     @cached_property
     def factors(self) -> tuple[int, ...]:

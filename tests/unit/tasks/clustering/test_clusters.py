@@ -190,7 +190,7 @@ def test_a_start_that_leaves_a_group_out_is_spoken_of(public_seed: int, fails: b
 def test_a_fit_whose_sizes_miss_the_nominal_number_warns(algorithm: str) -> None:
     """Sizes sum to at most 6,000 and noise of some 40 records; spoken of it is below 17,000."""
     options = {"epsilon": 1.0, "bounds": (-1, 1), "algorithm": algorithm}
-    with pytest.warns(AccuracyWarning, match="but nominal_n is 20,000"):
+    with pytest.warns(AccuracyWarning, match="nominal_n is 20,000"):
         DPKMeans(3, **options, nominal_n=20_000).fit(X)
     with warnings.catch_warnings():  # every sum of sizes is above 850
         warnings.simplefilter("error")

@@ -192,7 +192,7 @@ def test_a_deviation_within_its_noise_is_not_known() -> None:
     assert any(cell.endswith("(not known)") for cell in cells)
     assert not any(cell.endswith("(0)") for cell in cells)
     assert "difference to arm=control" in first.note
-    assert shares.headings == ("category and group", "records", "share of the group")
+    assert shares.headings == ("category and group", "records, counted alone", "share of the group")
     known = results["welch_df"][np.isfinite(results["welch_df"])]
     assert (known <= max(results["group_counts"].sum() - 2, 1)).all()
 
