@@ -161,7 +161,10 @@ class Sums(Analysis):
 
     @abstractmethod
     def squared(self, frame: Frame) -> int:
-        """Return the largest squared length of a person's vector, lattice steps."""
+        """Return the largest squared length of a person's change, lattice steps.
+
+        It is that of one vector, or of a difference of two where another owner's row may stay.
+        """
 
     @abstractmethod
     def sums(self, view: View) -> Words:
@@ -203,8 +206,8 @@ class Table(Sums):
         return shape
 
     def squared(self, frame: Frame) -> int:
-        """Return the square of one count, since a person is in one cell."""
-        return _STEPS**2
+        """Return the square of one count, or of two if a person may move to another cell."""
+        return _STEPS**2 * (2 if frame.moves(self.of) else 1)
 
     def sums(self, view: View) -> Words:
         """Return the counts of all cells."""
@@ -250,8 +253,11 @@ class Means(Sums):
         return len(frame.levels(self.by)), 3
 
     def squared(self, frame: Frame) -> int:
-        """Return the bound of (1, x, 2 x^2 - 1) for x in [-1, 1], times TOP^2 each."""
-        return 3 * TOP**4
+        """Return the bound of (1, x, 2 x^2 - 1) for x in [-1, 1], times TOP^2 each.
+
+        Twice as much for a person that may move to another group; within one, 5.2 is the most.
+        """
+        return 3 * TOP**4 * (2 if frame.moves([self.by]) else 1)
 
     def sums(self, view: View) -> Words:
         """Return the sums of 1, x and 2 x^2 - 1 of each group."""
@@ -299,8 +305,9 @@ class _Moments(Sums):
         return (p * (p + 1) // 2,)
 
     def squared(self, frame: Frame) -> int:
-        """Return the bound of products that are at most TOP^2 each."""
-        return self.shape(frame)[0] * TOP**4
+        """Return the bound of products that are at most TOP^2 each; twice it in a union."""
+        # In other joins all columns must be there, so a person has one vector or none.
+        return self.shape(frame)[0] * TOP**4 * (2 if frame.how == "union" else 1)
 
     def sums(self, view: View) -> Words:
         """Return the upper half of the matrix of products, row by row."""
@@ -483,6 +490,8 @@ class Descent(Analysis):
 
     def _options(self, frame: Frame, budget: Budget, keys: int, rows: int) -> dict[str, Any]:
         d = len(frame.terms(self.of))
+        # In a union, another row of a person may take the place of the first.
+        vectors = 2 if frame.how == "union" else 1
         return {
             "owners": ("linked",),
             "rows": rows,
@@ -490,7 +499,7 @@ class Descent(Analysis):
             "high": (1.0,) * d,
             "epsilon": budget.epsilon,
             "delta": budget.delta,
-            "max_rows": keys,
+            "max_rows": vectors * keys,
         }
 
 
