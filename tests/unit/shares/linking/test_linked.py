@@ -11,6 +11,7 @@ import pytest
 from cloister.core.errors import PlanError
 from cloister.privacy.noise import DiscreteNoise
 from cloister.shares.linking.found import Found
+from cloister.shares.linking.plan import approval
 from cloister.shares.linking.program import Linked
 
 from .people import frames, on_shares
@@ -281,6 +282,24 @@ def test_parties_that_order_tables_differently_have_different_sessions() -> None
     )
     assert swapped.to_dict() == one.to_dict()
     assert swapped.digest() != one.digest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"how": "left"},
+        {"how": "outer"},
+        {"least_matches": 5},
+        {"size_weight": 0.5},
+        {"parts": ({"rule": "text"},)},
+        {"analyses": ({"kind": "table", "of": ("group",), "weight": 0.5},)},
+    ],
+)
+def test_an_approval_shows_what_decides_the_answers(change: dict[str, Any]) -> None:
+    one = session(("a", "b"))
+    other = replace(one, program=replace(one.program, **change))
+    assert approval(other, "a") != approval(one, "a")
+    assert "x(id) = y(id), read as digits of width 11" in approval(one, "a")
 
 
 # What a server could find out ---------------------------------------------------------------------
