@@ -143,6 +143,10 @@ class Analysis(ABC):
         """Return the shape of the opened words; raise PlanError if a column does not fit."""
 
     @abstractmethod
+    def item(self, frame: Frame) -> int:
+        """Return a bound on the words of one item of material, for each joined row."""
+
+    @abstractmethod
     def noise(self, frame: Frame, budget: Budget, keys: int) -> NoiseOnShares:
         """Return the noise of each server; a person is in at most `keys` joined rows."""
 
@@ -205,6 +209,10 @@ class Table(Sums):
             )
         return shape
 
+    def item(self, frame: Frame) -> int:
+        """Return the words of an AND of half of the cells, 64 bits a word."""
+        return 2 + prod(self.shape(frame)) // 16
+
     def squared(self, frame: Frame) -> int:
         """Return the square of one count, or of two if a person may move to another cell."""
         return _STEPS**2 * (2 if frame.moves(self.of) else 1)
@@ -251,6 +259,10 @@ class Means(Sums):
         if frame.column(self.number).categories:
             raise PlanError(f"column {self.number!r} must be a number to have a mean.")
         return len(frame.levels(self.by)), 3
+
+    def item(self, frame: Frame) -> int:
+        """Return the words of the bits of all groups, as bits and as words."""
+        return 2 * len(frame.levels(self.by)) + 4
 
     def squared(self, frame: Frame) -> int:
         """Return the bound of (1, x, 2 x^2 - 1) for x in [-1, 1], times TOP^2 each.
@@ -303,6 +315,10 @@ class _Moments(Sums):
         """Return the number of products."""
         p = self._size(frame)
         return (p * (p + 1) // 2,)
+
+    def item(self, frame: Frame) -> int:
+        """Return the words of both factors of the products."""
+        return 2 * self._size(frame) + 1
 
     def squared(self, frame: Frame) -> int:
         """Return the bound of products that are at most TOP^2 each; twice it in a union."""
@@ -526,6 +542,10 @@ class Logistic(Descent):
             raise PlanError(f"a logistic model must have at most {_MOST_TERMS} terms, got {d}.")
         return (d + 1,)
 
+    def item(self, frame: Frame) -> int:
+        """Return the words of the product with validity, and of the sigmoid's."""
+        return 2 * len(frame.terms(self.of)) + 9
+
     def _factor(self, frame: Frame) -> int:
         # The norm of a row is then at most 2^16 in integers, without a division on shares.
         return isqrt(ONE**2 // (TOP**2 * len(frame.terms(self.of))))
@@ -584,6 +604,10 @@ class KMeans(Descent):
     def shape(self, frame: Frame) -> Shape:
         """Return the shape of the centres."""
         return self.n_clusters, len(frame.terms(self.of))
+
+    def item(self, frame: Frame) -> int:
+        """Return the words of a tournament's product, and of the distances."""
+        return 4 * self.n_clusters + len(frame.terms(self.of))
 
     def program(
         self, frame: Frame, budget: Budget, keys: int, rows: int, size: int

@@ -83,6 +83,12 @@ class Linked(Program):
         # All that could stop a run is refused now, before a ledger is charged.
         self.results()
         self.event()
+        for one in self._analyses:
+            if one.item(self.frame) * self._most_kept > MOST_WORDS:
+                raise PlanError(
+                    f"{one.kind} of {', '.join(one.names())} must have fewer levels, columns or "
+                    f"clusters: with {self._most_kept} joined rows it does not fit one message."
+                )
         for one, budget in zip(self._analyses, self._budgets, strict=True):
             if isinstance(one, Descent):
                 for rows in (self.least_matches, self._most_slots):
@@ -131,6 +137,13 @@ class Linked(Program):
         return sum(rows for rows, _ in self.tables().values()) + 2 * most_dummies(
             self.size_noise.sigma
         )
+
+    @property
+    def _most_kept(self) -> int:
+        """Largest number of rows after shrinking, dummies included."""
+        rows = [rows for rows, _ in self.tables().values()]
+        most = {"inner": min(rows), "left": rows[0]}.get(self.how, sum(rows))
+        return most + 2 * most_dummies(self.size_noise.sigma)
 
     def _nominal(self, size: int) -> int:
         """Return the public number of persons by which a descent divides."""
