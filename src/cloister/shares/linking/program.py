@@ -24,7 +24,7 @@ from cloister.privacy.calibration import gdp_part
 from cloister.privacy.events import ComposedEvent, Event
 from cloister.protocol.task import INTERVAL_95
 from cloister.shares.linking.analyses import Analysis, Descent, analysis_of
-from cloister.shares.linking.columns import Prepared, Side, prepare
+from cloister.shares.linking.columns import PRINTABLE, Prepared, Side, prepare
 from cloister.shares.linking.found import Found
 from cloister.shares.linking.keys import Part
 from cloister.shares.linking.merge import How, everybody, inner
@@ -52,11 +52,12 @@ class Linked(Program):
     has_secret: ClassVar[bool] = True
     opening: ClassVar[Opening] = "private"
 
-    key: Annotated[str, Length(1, 64), "name of the key, which policies allow"]
+    key: Annotated[str, Length(1, 64), PRINTABLE, "name of the key, which policies allow"]
     parts: Annotated[tuple[Mapping[str, Any], ...], Length(1, 8), "rule and width of each part"]
     sides: Annotated[
         Mapping[str, Any],
         Rule("two or three tables", lambda sides: 2 <= len(sides) <= 3),
+        PRINTABLE,
         "rows, key and columns of each table",
     ]
     analyses: Annotated[tuple[Mapping[str, Any], ...], "kind, columns and weight of each"] = ()

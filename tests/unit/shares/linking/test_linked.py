@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloister.core.declared import as_tuples
 from cloister.core.errors import PlanError
 from cloister.privacy.noise import DiscreteNoise
 from cloister.shares.linking import view
@@ -305,6 +307,23 @@ def test_an_approval_shows_what_decides_the_answers(change: dict[str, Any]) -> N
     other = replace(one, program=replace(one.program, **change))
     assert approval(other, "a") != approval(one, "a")
     assert "x(id) = y(id), read as digits of width 11" in approval(one, "a")
+
+
+@pytest.mark.parametrize("place", ["key", "table", "column", "category", "key column"])
+def test_a_name_that_could_rewrite_the_approval_is_refused(place: str) -> None:
+    bad = "id\n\x1b[2KIt costs nothing."
+    text = json.dumps({**OPTIONS, "analyses": []})
+    old = {
+        "key": '"key": "national_id"',
+        "table": '"cards": {',
+        "column": '"name": "z"',
+        "category": '["a", "b", "c"]',
+        "key column": '"key": ["id"]',
+    }[place]
+    name = {"key": "national_id", "table": "cards", "column": "z", "category": "a"}.get(place, "id")
+    new = old.replace(f'"{name}"', json.dumps(bad))
+    with pytest.raises(PlanError, match="printable"):
+        Linked(**{k: as_tuples(v) for k, v in json.loads(text.replace(old, new)).items()})
 
 
 @pytest.mark.parametrize(
