@@ -229,6 +229,11 @@ PUBLISHED = {
     '"parties": {': f'"parties": {{"desk": {{"fingerprint": "{DESK}"}}, ',
     "[peers]": f'[peers]\ndesk = "{DESK}"',
 }
+# Who guesses a further part of the key learns whether a person has it.
+FURTHER = {
+    '"width": 11}]': '"width": 11}, {"rule": "text"}]',
+    '"key": ["nid"]': '"key": ["nid", "diagnosis"]',
+}
 
 
 @pytest.mark.parametrize(
@@ -236,6 +241,7 @@ PUBLISHED = {
     [
         (PUBLISHED, 3, "must set allow_publish"),
         ({'link_keys = ["national_id"]': ""}, 3, "'national_id' is not among link_keys here"),
+        (FURTHER, 3, "'diagnosis' is not among link_columns here"),
         ({"cap_epsilon = 6.0": "cap_epsilon = 4.0"}, 5, "costs more than 4,"),
     ],
 )

@@ -134,8 +134,13 @@ def _link(
     if not isinstance(program, Linked):
         return
     own = program.frame.sides[session.tables_of(silo)[0]]
+    # The bound counts joined rows of a key, so the ledger must count the same.
+    if schema is None or schema.unit not in own.key:
+        yield f"a linked table is charged by its key: the schema must have unit {own.key[0]!r}."
+        return
     others = set(session.owners.values()) - {silo}
-    columns = {column.name for column in own.columns}
+    # Whoever guesses a further part of the key learns whether a person has it.
+    columns = {column.name for column in own.columns} | set(own.key) - {schema.unit}
     for option, asked, allowed in (
         ("link_keys", {program.key}, rules.link_keys),
         ("link_with", others, rules.link_with),
@@ -143,9 +148,6 @@ def _link(
     ):
         if strange := sorted(asked - set(allowed)):
             yield f"{strange[0]!r} is not among {option} here: {listed(allowed)}; add it there."
-    # The bound counts joined rows of a key, so the ledger must count the same.
-    if schema is None or schema.unit not in own.key:
-        yield f"a linked table is charged by its key: the schema must have unit {own.key[0]!r}."
 
 
 def _receivers(session: Session, rules: PolicySettings) -> Iterator[str]:

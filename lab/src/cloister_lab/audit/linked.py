@@ -30,6 +30,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.task import Integers
 from cloister.shares.linking.columns import Prepared, Side
+from cloister.shares.linking.merge import How
 from cloister.shares.linking.program import Linked
 from cloister.shares.mpc import run_here
 from cloister.shares.mpc.material import Sharing
@@ -64,13 +65,14 @@ class Game:
 
     budget: Budget
     rows: int = 4
+    how: How = "inner"
 
     @cached_property
     def program(self) -> Linked:
         """The program of the session."""
         columns = (
-            [{"name": "group", "categories": ("a", "b", "c")}, {"name": "x"}],
-            [{"name": "shop", "categories": ("p", "q")}, {"name": "z"}],
+            [{"name": "group", "categories": ("a", "b", "c")}, {"name": "x", "high": 1.0}],
+            [{"name": "shop", "categories": ("p", "q")}, {"name": "z", "high": 1.0}],
         )
         return Linked(
             key="person",
@@ -83,6 +85,7 @@ class Game:
             epsilon=self.budget.epsilon,
             delta=self.budget.delta,
             keys_per_person=1,
+            how=self.how,
         )
 
     @cached_property
@@ -189,12 +192,18 @@ def audit_linked(
 
 
 def sensitivity(game: Game, uploads: int = _UPLOADS) -> Finding:
-    """Add a person to the honest table beside uploads of any words, without noise; exact."""
+    """Add a person to the honest table beside uploads of any words, without noise; exact.
+
+    In an outer join the other owner's row of that person stays when it is not there.
+    """
     draw, worst = public_generator("audit", "uploads", uploads), 0.0
-    for _ in range(uploads):
-        without, with_it = (game.released(t, 1, _Nothing()) for t in game.worlds(draw))
-        for added, (_, _, bound) in zip(game.openings(with_it - without), game.scales, strict=True):
-            worst = max(worst, math.sqrt(sum(int(v) ** 2 for v in added.ravel()) / bound))
+    for own in (game, replace(game, how="outer")):
+        for _ in range(uploads):
+            without, with_it = (own.released(t, 1, _Nothing()) for t in own.worlds(draw))
+            added = zip(own.openings(with_it - without), own.scales, strict=True)
+            for words, (_, _, bound) in added:
+                size = math.sqrt(sum(int(v) ** 2 for v in words.ravel()) / bound)
+                worst = max(worst, size)
     return Finding(
         "sensitivity",
         worst > 1,

@@ -41,6 +41,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.task import Block, Floats, GridState, NoisyBlock, Records, State, Task
 from cloister.secagg.masks import GroupMask
 from cloister.shares.linking.columns import Field
+from cloister.shares.linking.view import Frame
 from cloister.shares.mpc import dealer
 from cloister.shares.mpc.material import Pick
 from cloister.tasks.clustering.auto import Auto
@@ -709,6 +710,10 @@ _MUTANTS: dict[str, tuple[str, Callable[[], Sequence[Finding]]]] = {
         lambda: _played(FixedNoise("linked half", 0.5)),
     ),
     "a linked column of words": ("an owner's numbers are not cut to their width", lambda: _uncut()),
+    "a linked person that moves": (
+        "a person that changes two cells of an outer join counts as one",
+        lambda: _moving(),
+    ),
     "a join without masks": (
         "bits of persons are opened without a mask",
         lambda: _unmasked(),
@@ -744,6 +749,11 @@ def _uncut() -> Sequence[Finding]:
         return ((rows[:, self.word] >> places[:, None]) & np.uint64(1)).astype(bool)
 
     with patch.object(Field, "bits_of", wide):
+        return (sensitivity(Game(Budget(1.0, 1e-6)), 3),)
+
+
+def _moving() -> Sequence[Finding]:
+    with patch.object(Frame, "moves", lambda self, names: False):
         return (sensitivity(Game(Budget(1.0, 1e-6)), 3),)
 
 

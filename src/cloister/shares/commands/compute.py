@@ -80,7 +80,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     owner = settings if session.tables_of(args.name) else None
     account = allowed(session, args.name, identity.fingerprint, owner) if owner else None
     tables = tables_of(session, args.name, args.data, owner, out)
-    _show(session, args.name, out)
+    show(session, args.name, out)
     if owner is not None:
         require_frozen(session, tables, owner.keys)
         # Charged before a share leaves, so that a crash cannot forget a label.
@@ -256,7 +256,8 @@ def _relay(
     return lambda peer: relayed(client, session.id, peer, timeout)
 
 
-def _show(session: Session, name: str, out: Output) -> None:
+def show(session: Session, name: str, out: Output) -> None:
+    """Write all options of a session, and the roles of a party in it."""
     roles = {
         "dealer": name == session.dealer,
         "server 0": name == session.servers[0],

@@ -131,6 +131,7 @@ def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
         ready.refuse_loss(table, args.max_loss)
         document[table] = counts
         freeze(session, ready, settings.keys)
+    compute.show(session, args.name, out)
     out.say(approval(session, args.name))
     out.say("frozen   a run refuses another table; check it again after a change")
     out.say(f"note     {_LOCAL}")

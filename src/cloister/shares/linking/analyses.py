@@ -143,6 +143,10 @@ class Analysis(ABC):
         """Return the shape of the opened words; raise PlanError if a column does not fit."""
 
     @abstractmethod
+    def item(self, frame: Frame) -> int:
+        """Return a bound on the words of one item of material, for each joined row."""
+
+    @abstractmethod
     def noise(self, frame: Frame, budget: Budget, keys: int) -> NoiseOnShares:
         """Return the noise of each server; a person is in at most `keys` joined rows."""
 
@@ -161,7 +165,10 @@ class Sums(Analysis):
 
     @abstractmethod
     def squared(self, frame: Frame) -> int:
-        """Return the largest squared length of a person's vector, lattice steps."""
+        """Return the largest squared length of a person's change, lattice steps.
+
+        It is that of one vector, or of a difference of two where another owner's row may stay.
+        """
 
     @abstractmethod
     def sums(self, view: View) -> Words:
@@ -202,9 +209,13 @@ class Table(Sums):
             )
         return shape
 
+    def item(self, frame: Frame) -> int:
+        """Return the words of an AND of half of the cells, 64 bits a word."""
+        return 2 + prod(self.shape(frame)) // 16
+
     def squared(self, frame: Frame) -> int:
-        """Return the square of one count, since a person is in one cell."""
-        return _STEPS**2
+        """Return the square of one count, or of two if a person may move to another cell."""
+        return _STEPS**2 * (2 if frame.moves(self.of) else 1)
 
     def sums(self, view: View) -> Words:
         """Return the counts of all cells."""
@@ -249,9 +260,16 @@ class Means(Sums):
             raise PlanError(f"column {self.number!r} must be a number to have a mean.")
         return len(frame.levels(self.by)), 3
 
+    def item(self, frame: Frame) -> int:
+        """Return the words of the bits of all groups, as bits and as words."""
+        return 2 * len(frame.levels(self.by)) + 4
+
     def squared(self, frame: Frame) -> int:
-        """Return the bound of (1, x, 2 x^2 - 1) for x in [-1, 1], times TOP^2 each."""
-        return 3 * TOP**4
+        """Return the bound of (1, x, 2 x^2 - 1) for x in [-1, 1], times TOP^2 each.
+
+        Twice as much for a person that may move to another group; within one, 5.2 is the most.
+        """
+        return 3 * TOP**4 * (2 if frame.moves([self.by]) else 1)
 
     def sums(self, view: View) -> Words:
         """Return the sums of 1, x and 2 x^2 - 1 of each group."""
@@ -298,9 +316,14 @@ class _Moments(Sums):
         p = self._size(frame)
         return (p * (p + 1) // 2,)
 
+    def item(self, frame: Frame) -> int:
+        """Return the words of both factors of the products."""
+        return 2 * self._size(frame) + 1
+
     def squared(self, frame: Frame) -> int:
-        """Return the bound of products that are at most TOP^2 each."""
-        return self.shape(frame)[0] * TOP**4
+        """Return the bound of products that are at most TOP^2 each; twice it in a union."""
+        # In other joins all columns must be there, so a person has one vector or none.
+        return self.shape(frame)[0] * TOP**4 * (2 if frame.how == "union" else 1)
 
     def sums(self, view: View) -> Words:
         """Return the upper half of the matrix of products, row by row."""
@@ -483,6 +506,8 @@ class Descent(Analysis):
 
     def _options(self, frame: Frame, budget: Budget, keys: int, rows: int) -> dict[str, Any]:
         d = len(frame.terms(self.of))
+        # In a union, another row of a person may take the place of the first.
+        vectors = 2 if frame.how == "union" else 1
         return {
             "owners": ("linked",),
             "rows": rows,
@@ -490,7 +515,7 @@ class Descent(Analysis):
             "high": (1.0,) * d,
             "epsilon": budget.epsilon,
             "delta": budget.delta,
-            "max_rows": keys,
+            "max_rows": vectors * keys,
         }
 
 
@@ -516,6 +541,10 @@ class Logistic(Descent):
         if (d := len(frame.terms(self.of))) > _MOST_TERMS:
             raise PlanError(f"a logistic model must have at most {_MOST_TERMS} terms, got {d}.")
         return (d + 1,)
+
+    def item(self, frame: Frame) -> int:
+        """Return the words of the product with validity, and of the sigmoid's."""
+        return 2 * len(frame.terms(self.of)) + 9
 
     def _factor(self, frame: Frame) -> int:
         # The norm of a row is then at most 2^16 in integers, without a division on shares.
@@ -575,6 +604,10 @@ class KMeans(Descent):
     def shape(self, frame: Frame) -> Shape:
         """Return the shape of the centres."""
         return self.n_clusters, len(frame.terms(self.of))
+
+    def item(self, frame: Frame) -> int:
+        """Return the words of a tournament's product, and of the distances."""
+        return 4 * self.n_clusters + len(frame.terms(self.of))
 
     def program(
         self, frame: Frame, budget: Budget, keys: int, rows: int, size: int

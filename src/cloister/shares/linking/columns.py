@@ -34,19 +34,22 @@ from cloister.shares.linking.merge import OWNER_BITS
 TOP = (1 << 12) - 1
 """Levels of every column are brought to [0, TOP]; the levels of each width divide it."""
 _BOOLEAN = ("false", "true")
+# Another owner writes them, and they are shown in the text that an owner approves.
+PRINTABLE = Rule("printable", lambda names: all(map(str.isprintable, names)))
 
 
 @declared
 class Column:
     """A column of an owner: a number in a public range, or a category of public names."""
 
-    name: Annotated[str, Length(1, 200)]
+    name: Annotated[str, Length(1, 200), PRINTABLE]
     low: float = 0.0
     high: Annotated[float | None, "public; a number must have it, a category has none"] = None
     bits: Literal[1, 2, 3, 4, 6, 12] = 12
     categories: Annotated[
         tuple[str, ...],
         Rule("all different", lambda names: len(set(names)) == len(names)),
+        PRINTABLE,
         "names in the order of their codes; empty for a number",
     ] = ()
 
@@ -118,7 +121,7 @@ class Side:
     """One owner's table: its public number of places, the columns of its key, and its columns."""
 
     rows: Annotated[int, Range(2, 1 << 24), "public; the table is filled to so many"]
-    key: Annotated[tuple[str, ...], Length(1, 8), "columns with the parts of the key"]
+    key: Annotated[tuple[str, ...], Length(1, 8), PRINTABLE, "columns with the parts of the key"]
     columns: tuple[Column, ...] = ()
 
     def __post_init__(self) -> None:

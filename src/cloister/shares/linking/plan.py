@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from math import log2, prod, sqrt
 from typing import NamedTuple
 
 from cloister.protocol.task import INTERVAL_95
-from cloister.shares.linking.analyses import Descent, Table
+from cloister.shares.linking.analyses import Analysis, Descent, Table
+from cloister.shares.linking.merge import How
 from cloister.shares.linking.program import Linked
 from cloister.shares.linking.shrink import most_dummies
 from cloister.shares.mpc.session import Session
@@ -64,24 +66,50 @@ def warnings_for(program: Linked, expected: int) -> Iterator[str]:
                 yield f"{one.kind} of {names} needs epsilon times persons of {need}."
 
 
+_COUNTED: Mapping[How, str] = {
+    "inner": "persons of all tables",
+    "left": "all persons of {0}, with columns of {1} where they have them",
+    "outer": "all persons of {0} or {1}, with the columns that they have",
+    "union": "all persons of {0} or {1}, with the columns of {0} where they are in both",
+}
+
+
+def _asked(one: Analysis) -> str:
+    """Return an analysis with all its options: what is approved is never shortened."""
+    options = {field.name: getattr(one, field.name) for field in fields(one) if field.name != "of"}
+    given = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
+    return f"{one.kind} of {', '.join(one.names())}" + f" ({given})" * bool(given)
+
+
 def approval(session: Session, name: str) -> str:
     """Return the text that an owner approves, in sentences."""
     program = session.program
     assert isinstance(program, Linked)
     (own,) = session.tables_of(name)
+    sides = program.frame.sides
     partners = {table: owner for table, owner in session.owners.items() if table != own}
     others = " and of ".join(f"{table} at {owner}" for table, owner in partners.items())
-    columns = ", ".join(column.name for column in program.frame.sides[own].columns) or "no column"
-    kinds = "; ".join(f"{one.kind} of {', '.join(one.names())}" for one, _ in program.noises())
+    columns = ", ".join(column.name for column in sides[own].columns) or "no column"
+    keys = " = ".join(f"{table}({', '.join(side.key)})" for table, side in sides.items())
+    rules = ", ".join(
+        one.rule + f" of width {one.width}" * bool(one.width) for one in program.key_parts
+    )
+    places = ", ".join(f"{side.rows} of {table}" for table, side in sides.items())
+    kinds = "; ".join(map(_asked, (one for one, _ in program.noises())))
+    counted = _COUNTED[program.how].format(*sides)
     first, second = session.servers
     third = sorted(set(session.owners.values()) - set(session.servers))
     lone = third[0] if len(session.owners) == 3 and len(third) == 1 else None
     sentences = (
-        f"Persons of {own} are linked with persons of {others} by {program.key}.",
+        f"Persons of {own} are linked with persons of {others} by {program.key}: {keys}, read as "
+        f"{rules}.",
+        f"Answers are about {counted} ({program.how}), of at most {places}.",
         f"Of {own}, these columns are used: {columns}.",
         "Nobody learns who is in more than one table.",
-        f"With noise, {', '.join(session.receivers)} receive: number of linked persons"
+        f"With noise, {', '.join(session.receivers)} receive: number of these persons "
+        f"(weight {program.size_weight:g}), which servers and dealer learn, too"
         + (f"; {kinds}." if kinds else "."),
+        f"Other answers are withheld below {program.least_matches} persons.",
         f"It costs epsilon {program.epsilon:g}, delta {program.delta:g} of your ledger for every "
         f"person of {own} with at most {program.keys_per_person} of these keys; a repetition "
         "costs as much again.",

@@ -24,7 +24,7 @@ from cloister.privacy.calibration import gdp_part
 from cloister.privacy.events import ComposedEvent, Event
 from cloister.protocol.task import INTERVAL_95
 from cloister.shares.linking.analyses import Analysis, Descent, analysis_of
-from cloister.shares.linking.columns import Prepared, Side, prepare
+from cloister.shares.linking.columns import PRINTABLE, Prepared, Side, prepare
 from cloister.shares.linking.found import Found
 from cloister.shares.linking.keys import Part
 from cloister.shares.linking.merge import How, everybody, inner
@@ -52,11 +52,12 @@ class Linked(Program):
     has_secret: ClassVar[bool] = True
     opening: ClassVar[Opening] = "private"
 
-    key: Annotated[str, Length(1, 64), "name of the key, which policies allow"]
+    key: Annotated[str, Length(1, 64), PRINTABLE, "name of the key, which policies allow"]
     parts: Annotated[tuple[Mapping[str, Any], ...], Length(1, 8), "rule and width of each part"]
     sides: Annotated[
         Mapping[str, Any],
         Rule("two or three tables", lambda sides: 2 <= len(sides) <= 3),
+        PRINTABLE,
         "rows, key and columns of each table",
     ]
     analyses: Annotated[tuple[Mapping[str, Any], ...], "kind, columns and weight of each"] = ()
@@ -83,6 +84,12 @@ class Linked(Program):
         # All that could stop a run is refused now, before a ledger is charged.
         self.results()
         self.event()
+        for one in self._analyses:
+            if one.item(self.frame) * self._most_kept > MOST_WORDS:
+                raise PlanError(
+                    f"{one.kind} of {', '.join(one.names())} must have fewer levels, columns or "
+                    f"clusters: with {self._most_kept} joined rows it does not fit one message."
+                )
         for one, budget in zip(self._analyses, self._budgets, strict=True):
             if isinstance(one, Descent):
                 for rows in (self.least_matches, self._most_slots):
@@ -131,6 +138,13 @@ class Linked(Program):
         return sum(rows for rows, _ in self.tables().values()) + 2 * most_dummies(
             self.size_noise.sigma
         )
+
+    @property
+    def _most_kept(self) -> int:
+        """Largest number of rows after shrinking, dummies included."""
+        rows = [rows for rows, _ in self.tables().values()]
+        most = {"inner": min(rows), "left": rows[0]}.get(self.how, sum(rows))
+        return most + 2 * most_dummies(self.size_noise.sigma)
 
     def _nominal(self, size: int) -> int:
         """Return the public number of persons by which a descent divides."""

@@ -47,6 +47,14 @@ class Frame:
         """Return True if a person may lack the columns of an owner."""
         return self.how == "outer" or (self.how == "left" and part == 1)
 
+    def moves(self, names: Sequence[str]) -> bool:
+        """Return True if a person without its row at one owner may get other levels of these.
+
+        The other owner's row then stays in the slot: with "missing", or in a union with its own
+        columns. An owner knows its row, so to it a person changes two vectors and not one.
+        """
+        return self.how == "union" or any(self.may_lack(self.place(name)[0]) for name in names)
+
     def place(self, name: str) -> tuple[int, Field | None]:
         """Return the owner's number and the field; no field for ``has_OWNER``."""
         for part, (owner, side) in enumerate(self._parts.items()):
@@ -74,10 +82,12 @@ class Frame:
 
     def terms(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the columns of a design: numbers, and all levels but the first."""
-        columns = map(self.column, names)
+        # Only complete persons are in a design, so the column would be 1 for all of them.
+        if alone := [name for name in names if self.place(name)[1] is None]:
+            raise PlanError(f"column {alone[0]!r} must be in tables, or the groups of means, only.")
         return tuple(
             term
-            for column in columns
+            for column in map(self.column, names)
             for term in ([f"{column.name}={c}" for c in column.categories[1:]] or [column.name])
         )
 

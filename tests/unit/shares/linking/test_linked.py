@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cloister.core.declared import as_tuples
 from cloister.core.errors import PlanError
 from cloister.privacy.noise import DiscreteNoise
+from cloister.shares.linking import view
 from cloister.shares.linking.found import Found
+from cloister.shares.linking.plan import approval
 from cloister.shares.linking.program import Linked
+from cloister.shares.mpc import dealer
+from cloister.shares.mpc.material import Shuffle
 
 from .people import frames, on_shares
 from .test_secret import session
@@ -251,7 +259,9 @@ def test_persons_of_one_owner_have_a_level_missing(how: str) -> None:
 def test_a_coefficient_in_strong_noise_is_not_known() -> None:
     tables, _ = merged()
     given = {"kind": "linear", "of": ("x", "group", "y"), "target": "z"}
-    (answer,) = released(linked(given, epsilon=0.2), tables).answers
+    # Of 261 persons the released size is 9 deviations above 1, so the answer is not withheld.
+    program = linked(given, epsilon=0.2, size_weight=0.9, least_matches=1)
+    (answer,) = released(program, tables).answers
     found = answer.estimates["coefficients"]
     assert np.isnan(found.values).all()
     assert np.isnan(found.low).all()
@@ -279,6 +289,91 @@ def test_parties_that_order_tables_differently_have_different_sessions() -> None
     )
     assert swapped.to_dict() == one.to_dict()
     assert swapped.digest() != one.digest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"how": "left"},
+        {"how": "outer"},
+        {"least_matches": 5},
+        {"size_weight": 0.5},
+        {"parts": ({"rule": "text"},)},
+        {"analyses": ({"kind": "table", "of": ("group",), "weight": 0.5},)},
+    ],
+)
+def test_an_approval_shows_what_decides_the_answers(change: dict[str, Any]) -> None:
+    one = session(("a", "b"))
+    other = replace(one, program=replace(one.program, **change))
+    assert approval(other, "a") != approval(one, "a")
+    assert "x(id) = y(id), read as digits of width 11" in approval(one, "a")
+
+
+@pytest.mark.parametrize("place", ["key", "table", "column", "category", "key column"])
+def test_a_name_that_could_rewrite_the_approval_is_refused(place: str) -> None:
+    bad = "id\n\x1b[2KIt costs nothing."
+    text = json.dumps({**OPTIONS, "analyses": []})
+    old = {
+        "key": '"key": "national_id"',
+        "table": '"cards": {',
+        "column": '"name": "z"',
+        "category": '["a", "b", "c"]',
+        "key column": '"key": ["id"]',
+    }[place]
+    name = {"key": "national_id", "table": "cards", "column": "z", "category": "a"}.get(place, "id")
+    new = old.replace(f'"{name}"', json.dumps(bad))
+    with pytest.raises(PlanError, match="printable"):
+        Linked(**{k: as_tuples(v) for k, v in json.loads(text.replace(old, new)).items()})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kind": "table", "of": ("group", "shop")},
+        {"kind": "means", "number": "z", "by": "shop"},
+        {"kind": "correlation", "of": ("x", "z", "shop", "group")},
+        {"kind": "logistic", "of": ("x",), "target": "y", "steps": 1},
+        {"kind": "logistic", "of": ("x", "z", "shop", "group"), "target": "y", "steps": 1},
+        {"kind": "kmeans", "of": ("x", "z"), "n_clusters": 17, "iterations": 1},
+    ],
+)
+def test_no_item_of_material_is_larger_than_planned(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    """So that no dealer refuses one after ledgers were charged."""
+    read, sizes = dealer._read, []
+
+    def spy(request: bytes) -> Any:
+        serial, material = read(request)
+        if isinstance(material, Shuffle):
+            sizes.clear()  # those of the join have a bound of their own
+        else:
+            sizes.append(sum(math.prod(s) for s in (*material.drawn(), material.derived())))
+        return serial, material
+
+    monkeypatch.setattr(dealer, "_read", spy)
+    monkeypatch.setattr(view, "_MOST_BITS", 1 << 9)  # small, as it is beside a million rows
+    program = linked(given, **NEARLY_EXACT)
+    released(program, frames(310, 300, 1.0))
+    planned = program._analyses[0].item(program.frame) * program._most_kept
+    assert planned / 2 < max(sizes) <= planned
+
+
+@pytest.mark.parametrize(("levels", "fits"), [(80, True), (200, False)])
+def test_an_analysis_that_does_not_fit_a_message_is_refused_with_the_plan(
+    levels: int, fits: bool
+) -> None:
+    columns = ({"name": "group", "categories": tuple(map(str, range(levels)))},)
+    sides = {
+        "crm": {"rows": 700_000, "key": ("id",), "columns": columns},
+        "cards": {**OPTIONS["sides"]["cards"], "rows": 700_000},
+    }
+    asked = partial(linked, {"kind": "means", "number": "z", "by": "group"}, sides=sides)
+    if fits:
+        assert asked().how == "inner"
+    else:
+        with pytest.raises(PlanError, match="it does not fit one message"):
+            asked()
 
 
 # What a server could find out ---------------------------------------------------------------------
