@@ -66,12 +66,14 @@ def hybrid_training(
 
 def _clip(low: float, high: float, d: int) -> tuple[Dense, Relu, Dense, Relu]:
     """Return layers whose output is the distance of each input from `high`, within the range."""
+    # As layers, so that the whole model is a network that other programs can score.
     unit, ones = np.eye(d), np.ones(d)
     return Dense(unit, -low * ones), Relu(), Dense(-unit, (high - low) * ones), Relu()
 
 
 def _dense(first: Floats, second: Floats, half: float) -> tuple[Dense, Relu, Dense]:
     """Return the trained layers on those distances; training scaled features to a norm of 1."""
+    # The training divides rows of the unit box by the root of their length.
     weights = first[:-1] / sqrt(len(first) - 1)
     entrance = Dense(-weights / half, first[-1] + weights.sum(axis=0))
     return entrance, Relu(), Dense(second[:-1], second[-1])

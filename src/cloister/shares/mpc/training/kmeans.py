@@ -32,8 +32,8 @@ class KMeansOnShares(Training, Budgeted):
     so does one whose noisy count is below one record plus one standard deviation.
 
     With ``partition="cells"`` all owners have the same records in the same order, and each cell is
-    at one of them: an empty cell (NaN) is at another owner, or in the middle of its column if
-    nobody has it. A record counts if every owner has its row.
+    at one of them. An empty cell (NaN) is at another owner. If nobody has it, it is the middle of
+    its column. A record counts if every owner has its row.
 
     References
     ----------
@@ -89,6 +89,7 @@ class KMeansOnShares(Training, Budgeted):
             return padded(self._grid.encode(X).astype(np.int64), self.rows)
         values = np.asarray(X, dtype=np.float64)
         elsewhere = np.isnan(values)
+        # A zero is the middle of the box, and adds nothing to the cell of another owner.
         own = self._grid.encode(np.where(elsewhere, 0.0, values)).astype(np.int64)
         return padded(np.where(elsewhere, 0, own), self.rows)
 

@@ -184,6 +184,7 @@ def common(server: Server, tables: Sequence[Words]) -> tuple[Words, Words]:
     valid = tables[0][:, -1:]
     for table in tables[1:]:
         valid = multiply(server, valid, table[:, -1:])
+    # The sum of two owners' cells may leave the box, and a product of bits may be any word.
     cells = np.stack([table[:, :-1] for table in tables]).sum(axis=0, dtype=np.uint64)
     return clamp(server, cells, ONE), clamp(server, valid, 1)
 
