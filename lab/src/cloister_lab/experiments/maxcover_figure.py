@@ -1,7 +1,7 @@
 """Max cover's figure: the objective against the number of clusters, with what it is compared to.
 
 The published figure is on the 60,000 training images of MNIST and on 50,000 records of 64 Gaussians
-in 100 columns. Here it is the 10,000 test images, and 50,000 records of a mixture of ours of the
+in 100 columns. Here it is the 10,000 test images, and 20,000 records of a mixture of ours of the
 same kind, because the paper states neither spread nor places of its own.
 
 References
@@ -99,7 +99,7 @@ class Gaussians:
 
 def units(settings: Settings) -> list[Unit]:
     """Return the units."""
-    sources: list[Images | Gaussians] = [Gaussians(50_000 if settings.full else 2_000)]
+    sources: list[Images | Gaussians] = [Gaussians(20_000 if settings.full else 2_000)]
     images = settings.file(IMAGES, (".npz",))
     if settings.full and images:
         sources.append(Images(images.parent))
