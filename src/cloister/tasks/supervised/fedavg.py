@@ -196,15 +196,14 @@ class _Averaging(Gaussian, ABC):
     def start(self) -> State:
         """Return the public model before the first round."""
         still, nothing = np.zeros(self.n_parameters), np.zeros(self.rounds)
-        return self._clip_state(self.clip) | encode_state(
-            _Model(
-                parameters=self._start_parameters(),
-                velocity=still,
-                update=still,
-                lengths=nothing,
-                noise_lengths=nothing,
-            )
+        model = _Model(
+            parameters=self._start_parameters(),
+            velocity=still,
+            update=still,
+            lengths=nothing,
+            noise_lengths=nothing,
         )
+        return {**self._clip_state(self.clip), **encode_state(model)}
 
     def _start_parameters(self) -> Floats:
         return np.zeros(self.n_parameters)
@@ -278,16 +277,15 @@ class _Averaging(Gaussian, ABC):
         now.lengths[t] = min(float(np.linalg.norm(mean)), _FARTHEST)
         now.noise_lengths[t] = min(noise * sqrt(self.n_parameters), _FARTHEST)
         margin = round_up(np.array(INTERVAL_95["gaussian"] * noise), self.frac_bits)
-        return self._clip_state(self._next_clip(t, clip, votes)) | encode_state(
-            _Model(
-                parameters=_within(now.parameters + self.server_rate * velocity),
-                velocity=_within(velocity),
-                update=_within(mean),
-                half_width=float(margin),
-                lengths=now.lengths,
-                noise_lengths=now.noise_lengths,
-            )
+        model = _Model(
+            parameters=_within(now.parameters + self.server_rate * velocity),
+            velocity=_within(velocity),
+            update=_within(mean),
+            half_width=float(margin),
+            lengths=now.lengths,
+            noise_lengths=now.noise_lengths,
         )
+        return {**self._clip_state(self._next_clip(t, clip, votes)), **encode_state(model)}
 
     def _unit(self, clip: float) -> float:
         """Return the size of a lattice step of the sum in the mean update."""
@@ -314,8 +312,8 @@ class _Averaging(Gaussian, ABC):
             ``lengths`` are those of the mean updates of all rounds, and ``noise_lengths`` the mean
             lengths of noise alone. An adaptive ``clip`` is that of a next round.
         """
-        known = encode_state(decode_state(_Model, state, self.frac_bits))
-        known |= self._clip_state(self._clip_of(state))
+        model = encode_state(decode_state(_Model, state, self.frac_bits))
+        known = {**model, **self._clip_state(self._clip_of(state))}
         return {name: value for name, value in known.items() if name != "velocity"}
 
     def _curve(self, results: Results) -> Curve:
