@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 
 from cloister.core.errors import (
     AccuracyWarning,
@@ -442,24 +443,50 @@ def groups(seed: int) -> list[np.ndarray]:
     return np.array_split(rng.permutation(points), 3)
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"nominal_n": 6000}, {"nominal_n": 6000, "max_dist": 0.1}], ids=str
-)
+def ends_right(seed: int, **changes: Any) -> tuple[bool, bool]:
+    """Return whether a run found all groups, and whether it warned."""
+    p = params(num_clients=3, iters=5, seed=seed, **changes)
+    clients = [UnmaskedClient(i, values, p) for i, values in enumerate(groups(seed))]
+    noise = ZeroNoise() if p.dp == "none" else SimulatedNoise(seed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        centres = loop(clients, Server(p, noise=noise), p.iters)[0]
+    apart = np.linalg.norm(MIDDLES[:, None] - centres, axis=2).min(axis=1)
+    warned = any(issubclass(w.category, AccuracyWarning) for w in caught)
+    return bool((apart < 0.2).all()), warned
+
+
+def test_the_loop_ends_right_with_a_number_of_records() -> None:
+    # A warning without a reason would teach users to ignore it.
+    assert [ends_right(seed, nominal_n=6000) for seed in range(20)] == [(True, False)] * 20
+
+
+@pytest.mark.parametrize("changes", [{}, {"nominal_n": 6000, "max_dist": 0.1}], ids=str)
 def test_the_loop_ends_right_or_says_why_not(changes: dict[str, Any]) -> None:
-    right = 0
-    for seed in range(20):
-        p = params(num_clients=3, iters=5, seed=seed, **changes)
-        clients = [UnmaskedClient(i, values, p) for i, values in enumerate(groups(seed))]
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            centres = loop(clients, Server(p, noise=SimulatedNoise(seed)), 5)[0]
-        apart = np.linalg.norm(MIDDLES[:, None] - centres, axis=2).min(axis=1)
-        found = bool((apart < 0.2).all())
-        assert found or any(issubclass(w.category, AccuracyWarning) for w in caught)
-        right += found
-        # A warning without a reason would teach users to ignore it. A radius of 0.1 gives a reason.
-        assert not (found and caught) or changes != {"nominal_n": 6000}
-    assert right > 5
+    ends = [ends_right(seed, **changes) for seed in range(20)]
+    assert all(warned for _, warned in ends)
+    assert sum(right for right, _ in ends) > 5
+
+
+def test_a_wrong_end_is_the_start_of_lloyd_and_not_its_noise() -> None:
+    clear = {"dp": "none", "epsilon": None}
+    wrong = {seed for seed in range(20) if not ends_right(seed, **clear)[0]}
+    assert wrong == {seed for seed in range(20) if not ends_right(seed)[0]}
+    for seed in wrong:
+        start = UnmaskedClient(0, groups(seed)[0], params(seed=seed)).centroids
+        lloyd = KMeans(3, init=start, n_init=1).fit(np.concatenate(groups(seed)))
+        apart = np.linalg.norm(MIDDLES[:, None] - lloyd.cluster_centers_, axis=2).min(axis=1)
+        assert apart.max() > 0.2
+
+
+def test_a_centre_moves_only_where_records_are_missing() -> None:
+    # Two centres share the one group, and nothing is missing: both stay.
+    points = np.random.default_rng(0).normal(0, 0.1, (2000, 2))
+    p = params(k=2, num_clients=1, iters=5, nominal_n=2000, epsilon=8.0)
+    client = UnmaskedClient(0, points, p)
+    loop([client], Server(p, noise=SimulatedNoise(0)), p.iters)
+    assert np.abs(client.centroids).max() < 0.3
+    assert client.sizes.sum() == pytest.approx(2000, abs=100)
 
 
 def test_a_number_of_records_makes_empty_centres_restart() -> None:

@@ -29,7 +29,7 @@ from cloister.core.errors import (
     RemoteProtocolError,
 )
 from cloister.core.randomness import new_key as _new_key_bytes
-from cloister.core.randomness import new_nonce
+from cloister.core.randomness import new_nonce, public_generator
 from cloister.hazmat.discrete import MAX_SCALE
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
 from cloister.hazmat.prg import PadContext
@@ -50,6 +50,9 @@ from cloister.tasks.clustering.kmeans import FastLloyd, Post
 Floats = NDArray[np.float64]
 FRAC_BITS = 16
 
+PLACES = 1000
+"""Points of the box among which a centre that moves takes the one farthest from the others."""
+
 
 @dataclass(frozen=True)
 class Params:
@@ -68,7 +71,8 @@ class Params:
         Law of the noise. ``"gaussiananalytic"``, as the published code calls it, is ``"gaussian"``.
     nominal_n : int, optional
         Public number of records of all clients. With it, centres without records restart where that
-        pays, and the last :meth:`~MaskedClient.update` warns if clusters miss records.
+        pays, the last :meth:`~MaskedClient.update` warns if clusters miss records, and without
+        `max_dist` one of two centres in one group moves where records are missing.
     max_dist : float, optional
         Radius in a box of half-width 1: a record farther from its centre is in no cluster, in no
         sum. Without it FastLloyd's with `alpha`. A small radius around a start without records
@@ -290,10 +294,35 @@ class _Client:
         released = NoisyBlock(values, self.params.noise_std(self._round))
         state = self.params.task.update(self._round, self._state, {"sums": released})
         self._state = {name: round_to_grid(v, FRAC_BITS) for name, v in state.items()}
+        if self._round + 1 < self.params.iters:
+            self._spread()
         self._round, self._sent = self._round + 1, None
         if self._round == self.params.iters and self.params.dp != "none":
             for remark in filter(None, self._remarks()):
                 warnings.warn(remark, AccuracyWarning, stacklevel=2)
+
+    def _spread(self) -> None:
+        """Move one of two centres that share a group, if another group is outside every radius.
+
+        Lloyd's algorithm ends there, too, without noise and radius: the start decides. All that is
+        used here is released or public, so it costs no budget. With `max_dist`, few records are
+        near any centre, so that missing records do not point to a group.
+        """
+        p = self.params
+        if p.nominal_n is None or p.max_dist is not None or p.k < 2 or not self._remarks()[1]:
+            return
+        centres = from_grid(self._state["centres"], FRAC_BITS)
+        gaps = np.linalg.norm(centres[:, None] - centres, axis=2) + np.diag([np.inf] * p.k)
+        pair = np.unravel_index(gaps.argmin(), gaps.shape)
+        if gaps[pair] >= p.task.radius:
+            return
+        smaller = min(pair, key=lambda j: self._state["sizes"][j])
+        others = np.delete(centres, smaller, axis=0)
+        rng = public_generator(p.seed, "spread", self._round)  # equal centres at all parties
+        places = rng.uniform(-1, 1, (PLACES, 1, p.dim))
+        distances = np.linalg.norm(places - others, axis=2).min(axis=1)
+        centres[smaller] = places[distances.argmax(), 0]
+        self._state["centres"] = round_to_grid(centres, FRAC_BITS)
 
     def _remarks(self) -> tuple[str, str]:
         """Return what a user must know of the centres, "" for nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,19 @@ def test_the_full_version_is_on_both_tables_where_the_images_are(shared_data: Pa
     units = EXPERIMENTS["maxcover"].units(Settings(Path("unused"), full=True, data_dir=shared_data))
     assert len(units) == 2 * len(without) == 2 * 5 * 5 * len(METHODS)
     assert len({unit.key for unit in units}) == len(units)
+
+
+def test_the_paper_s_sizes_run_for_who_names_them(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mnist_train.npz", X=np.zeros((20, 784)))
+    asked = Settings(
+        tmp_path, full=True, data_dir=tmp_path, only=("mnist_train", "gaussians_50000"), repeats=1
+    )
+    sources = {unit.work.keywords["source"] for unit in EXPERIMENTS["maxcover"].units(asked)}
+    images, gaussians = sorted(sources, key=lambda source: source.name, reverse=True)
+    assert (gaussians.name, gaussians.n_samples) == ("gaussians_50000", 50_000)
+    assert images.dataset().nominal_n == 60_000
+    unasked = EXPERIMENTS["maxcover"].units(replace(asked, only=()))
+    assert {unit.work.keywords["source"].name for unit in unasked} == {"gaussians"}
 
 
 def test_images_come_with_public_numbers(shared_data: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import ArrayLike
 from cloister.core.declared import Whole, declared
 from cloister.core.errors import DataError, PlanError
 from cloister.hazmat.ring import Words
-from cloister.shares.inference.layers import FACTOR_BITS, STEP, Floats
+from cloister.shares.inference.layers import FACTOR_BITS, STEP, Flatten, Floats
 from cloister.shares.inference.network import Network
 from cloister.shares.mpc.functions import argmax
 from cloister.shares.mpc.material import Shape
@@ -162,6 +163,14 @@ class HybridNetwork:
             raise PlanError(
                 f"n_public must be in [0, {len(self.network.layers)}], got {self.n_public}."
             )
+
+    @property
+    def public(self) -> Network:
+        """The public part, whose outputs are features in one row."""
+        shape = self.network.shapes[self.n_public]
+        flat = () if len(shape) == 1 else (Flatten(),)
+        layers = (*self.network.layers[: self.n_public], *flat)
+        return replace(self.network, layers=layers, classes=range(prod(shape)))
 
     @property
     def private(self) -> Network:

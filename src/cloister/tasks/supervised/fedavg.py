@@ -9,6 +9,8 @@ References
 ----------
 .. [MRTZ18] McMahan, Ramage, Talwar, Zhang, "Learning Differentially Private Recurrent Language
    Models", ICLR 2018, Algorithm 1: bounded updates and a fixed denominator.
+.. [ATMR21] Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with Adaptive
+   Clipping", NeurIPS 2021, Algorithm 1: a clip that follows a released quantile.
 .. [ACGMMTZ16] Abadi et al., "Deep Learning with Differential Privacy", CCS 2016: sampled rounds.
 """
 
@@ -18,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, isqrt, sqrt
+from math import exp, inf, isqrt, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -76,6 +78,9 @@ STAGES = 4
 
 _FARTHEST = float(1 << 20)  # largest parameter: noise is unbounded, and the state must fit the grid
 _ROUNDS, _FEW_ROUNDS = 20, 8
+_VOTE = NORM >> 3  # whether an update is shorter than the clip; with it, noise grows by 0.8 %
+_CLIP_STEP = 1.4  # largest change of the logarithm of the clip, in the first round; it falls to 0
+_LEAST_CLIP, _MOST_CLIP = 2.0**-10, 2.0**10  # of an adaptive one, which is on the grid
 _MUCH_NOISE = 0.1  # noise of a round, relative to the largest sum of all updates
 
 
@@ -140,13 +145,21 @@ class _Averaging(Gaussian, ABC):
     server_rate: Positive = 1.0
     momentum: PartBelowOne = 0.9
     trust: Trust = "sum"
+    clip_quantile: PartBelowOne = 0.0
     frac_bits: int = 16
+
+    later: ClassVar[frozenset[str]] = frozenset({"clip_quantile"})
 
     def __post_init__(self) -> None:
         if (self.rate < 1) != (self.noise_multiplier > 0):
             raise PlanError(
                 "noise_multiplier must be above 0 for a rate below 1, and 0 otherwise, got "
                 f"{self.noise_multiplier:g} with a rate of {self.rate:g}; design the task again."
+            )
+        if self.clip_quantile and not _LEAST_CLIP <= self.clip <= _MOST_CLIP:
+            raise PlanError(
+                f"clip must be in [2^-10, 2^10] with clip_quantile, got {self.clip:g}; scale the "
+                "parameters, or leave clip_quantile out."
             )
         if self.alone and (self.clients != "silo" or self.rate < 1):
             raise PlanError(
@@ -183,25 +196,49 @@ class _Averaging(Gaussian, ABC):
     def start(self) -> State:
         """Return the public model before the first round."""
         still, nothing = np.zeros(self.n_parameters), np.zeros(self.rounds)
-        return encode_state(
-            _Model(
-                parameters=self._start_parameters(),
-                velocity=still,
-                update=still,
-                lengths=nothing,
-                noise_lengths=nothing,
-            )
+        model = _Model(
+            parameters=self._start_parameters(),
+            velocity=still,
+            update=still,
+            lengths=nothing,
+            noise_lengths=nothing,
         )
+        return {**self._clip_state(self.clip), **encode_state(model)}
 
     def _start_parameters(self) -> Floats:
         return np.zeros(self.n_parameters)
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         # With local trust a silo is a member in both worlds, so its update is replaced.
-        norm = 2 * NORM if self.alone else NORM
-        most = isqrt(self.n_parameters * norm**2) + 1
-        shape = (self.n_parameters,)
-        return (Block("update", shape, l1=most, l2_squared=norm**2, weight=self.weights[t]),)
+        worlds = 2 if self.alone else 1
+        norm, vote = worlds * NORM, worlds * _VOTE * self._n_votes
+        most = isqrt(self.n_parameters * norm**2) + 1 + vote
+        shape = (self.n_parameters + self._n_votes,)
+        squared = norm**2 + vote**2
+        return (Block("update", shape, l1=most, l2_squared=squared, weight=self.weights[t]),)
+
+    @property
+    def _n_votes(self) -> int:
+        return 1 if self.clip_quantile else 0
+
+    def _clip_state(self, clip: float) -> State:
+        """Return the part of the state that an adaptive clip adds."""
+        # Without it, plans have the state that they always had.
+        return {"clip": np.array([clip])} if self.clip_quantile else {}
+
+    def _clip_of(self, state: GridState) -> float:
+        """Return the public length to which updates are clipped in this round."""
+        return (
+            float(from_grid(state["clip"], self.frac_bits)[0]) if self.clip_quantile else self.clip
+        )
+
+    def _next_clip(self, t: int, clip: float, votes: float) -> float:
+        """Return the clip after the noisy sum of votes on whether an update is shorter."""
+        # The denominator is public, as that of the mean.
+        shorter = 0.5 + votes / (2 * _VOTE * self.rate * self.n_clients)
+        step = _CLIP_STEP * (1 - t / self.rounds)
+        change = step * (min(max(shorter, 0.0), 1.0) - self.clip_quantile)
+        return min(max(clip * exp(-change), _LEAST_CLIP), _MOST_CLIP)
 
     @abstractmethod
     def _steps(self, state: GridState, records: Records) -> Iterator[Integers]:
@@ -210,7 +247,7 @@ class _Averaging(Gaussian, ABC):
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sum of the updates of all units in a table."""
         # In integers: the sum does not depend on the order of units, or on the number of silos.
-        total = np.zeros(self.n_parameters, dtype=np.int64)
+        total = np.zeros(self.n_parameters + self._n_votes, dtype=np.int64)
         for steps in self._steps(state, records):
             total += steps.sum(axis=0)
         return total
@@ -221,7 +258,7 @@ class _Averaging(Gaussian, ABC):
         """Return the sum of the updates of units that are sampled by their coins."""
         # All updates are computed, so that the time of an answer does not reveal the coins.
         heads = np.uint64(int(self.rate * 2.0**64))  # rounded down: the probability is at most rate
-        total = np.zeros(self.n_parameters, dtype=np.int64)
+        total = np.zeros(self.n_parameters + self._n_votes, dtype=np.int64)
         for steps in self._steps(state, records):
             drawn = np.frombuffer(coins(8 * len(steps)), dtype="<u8")
             total += (steps * (drawn < heads)[:, None]).sum(axis=0)
@@ -231,32 +268,37 @@ class _Averaging(Gaussian, ABC):
         """Return the model after the server's step along the noisy mean update."""
         # Divided by a public number: the real number of units is as private as their records.
         now = decode_state(_Model, state, self.frac_bits)
-        mean = released["update"].values * self._unit
-        noise = released["update"].noise_std * self._unit
+        clip = self._clip_of(state)
+        mean = released["update"].values[: self.n_parameters] * self._unit(clip)
+        noise = released["update"].noise_std * self._unit(clip)
+        votes = float(released["update"].values[self.n_parameters :].sum())
         velocity = self.momentum * now.velocity + mean
         # For the report only: a reader compares each round with its noise.
         now.lengths[t] = min(float(np.linalg.norm(mean)), _FARTHEST)
         now.noise_lengths[t] = min(noise * sqrt(self.n_parameters), _FARTHEST)
         margin = round_up(np.array(INTERVAL_95["gaussian"] * noise), self.frac_bits)
-        return encode_state(
-            _Model(
-                parameters=_within(now.parameters + self.server_rate * velocity),
-                velocity=_within(velocity),
-                update=_within(mean),
-                half_width=float(margin),
-                lengths=now.lengths,
-                noise_lengths=now.noise_lengths,
-            )
+        model = _Model(
+            parameters=_within(now.parameters + self.server_rate * velocity),
+            velocity=_within(velocity),
+            update=_within(mean),
+            half_width=float(margin),
+            lengths=now.lengths,
+            noise_lengths=now.noise_lengths,
         )
+        return {**self._clip_state(self._next_clip(t, clip, votes)), **encode_state(model)}
 
-    @property
-    def _unit(self) -> float:
-        """The size of a lattice step of the sum in the mean update."""
-        return self.clip / NORM / (self.rate * self.n_clients)
+    def _unit(self, clip: float) -> float:
+        """Return the size of a lattice step of the sum in the mean update."""
+        return clip / NORM / (self.rate * self.n_clients)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the half-width of the 95 % noise interval of the last mean update."""
-        return {"half_width": np.array([INTERVAL_95["gaussian"] * noise_std * self._unit])}
+        """Return the half-width of the 95 % noise interval of the last mean update.
+
+        With an adaptive clip it is that at the first clip.
+        """
+        return {
+            "half_width": np.array([INTERVAL_95["gaussian"] * noise_std * self._unit(self.clip)])
+        }
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return the model and the size of its noise.
@@ -268,9 +310,10 @@ class _Averaging(Gaussian, ABC):
             (n_parameters,). ``half_width`` is that of the 95 % noise interval of each entry of
             ``update``, around the mean of the bounded updates of all units that took part.
             ``lengths`` are those of the mean updates of all rounds, and ``noise_lengths`` the mean
-            lengths of noise alone.
+            lengths of noise alone. An adaptive ``clip`` is that of a next round.
         """
-        known = encode_state(decode_state(_Model, state, self.frac_bits))
+        model = encode_state(decode_state(_Model, state, self.frac_bits))
+        known = {**model, **self._clip_state(self._clip_of(state))}
         return {name: value for name, value in known.items() if name != "velocity"}
 
     def _curve(self, results: Results) -> Curve:
@@ -298,11 +341,16 @@ class _Averaging(Gaussian, ABC):
             " LOCAL MODEL, for comparison: each silo's noise hides its own update without masks, "
             "and the result has the noise of all silos."
         )
+        follows = (
+            f"a length at which a share of {self.clip_quantile:g} of the updates is shorter, by a "
+            "noisy count in each round, starting at "
+        )
+        adaptive = follows if self.clip_quantile else ""
         return (
             f"{self.rounds} rounds of federated averaging, in which {unit}: the model is trained "
             f"on its records, and the change of {self.n_parameters} parameters is clipped to "
-            f"length {self.clip:g}; the sum of these updates is released with Gaussian noise and "
-            f"divided by {self.rate * self.n_clients:g}, a public number."
+            f"{adaptive}length {self.clip:g}; the sum of these updates is released with Gaussian "
+            f"noise and divided by {self.rate * self.n_clients:g}, a public number."
             f"{sampled * (self.rate < 1)}{local * self.alone}"
         )
 
@@ -328,6 +376,9 @@ class _Trained(_Averaging):
         hidden: Annotated[int, Range(0), "units of a hidden layer; 0 for a linear model"] = 0
         local_steps: Annotated[Whole, "steps of training on the records of one unit"] = 5
         local_rate: Annotated[Positive, "length of these steps"] = 0.5
+        clip_quantile: Annotated[
+            PartBelowOne, "part of updates that the clip, and so the noise, follows; 0: fixed clip"
+        ] = 0.0
         public_seed: PublicSeed = 0
 
     target: int
@@ -417,12 +468,16 @@ class _Trained(_Averaging):
         if len(records) == 0:
             return
         parameters = from_grid(state["parameters"], self.frac_bits)
-        X, Y = self._inputs(records), self._wanted(records)
+        X, Y, clip = self._inputs(records), self._wanted(records), self._clip_of(state)
         for rows in alike(self._owners(records), max(self.n_parameters, self.encoding.width)):
             moved = self.network.train(
                 parameters, X[rows], Y[rows], self.local_steps, self.local_rate
             )
-            yield clipped(moved, self.clip)
+            steps = clipped(moved, clip)
+            if self.clip_quantile:
+                shorter = np.linalg.norm(moved, axis=1, keepdims=True) <= clip  # NaN is not
+                steps = np.hstack([steps, np.where(shorter, _VOTE, -_VOTE)])
+            yield steps
 
     def _inputs(self, records: Records) -> Floats:
         return from_grid(self.encoding.rows(records).astype(np.int64), self.frac_bits)

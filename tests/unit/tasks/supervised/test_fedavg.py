@@ -29,7 +29,7 @@ from cloister.privacy.events import SampledGaussianEvent
 from cloister.privacy.filter import Split
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Upload, decode
-from cloister.protocol.plan import Plan
+from cloister.protocol.plan import Plan, task_to_json
 from cloister.protocol.task import Classifier, GridState, NoisyBlock, Regressor, UnitTask
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd
@@ -330,12 +330,23 @@ def test_classifier_and_regression_are_what_they_are() -> None:
     hidden=st.sampled_from([0, 2]),
     rate=st.sampled_from([1e-3, 1.0, 1e9]),
     clip=st.sampled_from([1e-4, 1.0, 1e4]),
+    quantile=st.sampled_from([0.0, 0.5]),
     kind=st.sampled_from(["random", "corner", "copies", "one category"]),
 )
 def test_a_client_adds_no_more_than_the_bound(
-    seed: int, unit: str, target: str, hidden: int, rate: float, clip: float, kind: str
+    seed: int,
+    unit: str,
+    target: str,
+    hidden: int,
+    rate: float,
+    clip: float,
+    quantile: float,
+    kind: str,
 ) -> None:
-    task = plan(unit, 1, target, hidden=hidden, local_rate=rate, clip=clip).task
+    options = {"hidden": hidden, "local_rate": rate, "clip_quantile": quantile}
+    if quantile:
+        clip = min(max(clip, 2.0**-10), 2.0**10)
+    task = plan(unit, 1, target, clip=clip, **options).task
     state = wild(task, seed)
     records = table(12, seed)
     if kind == "corner":
@@ -591,6 +602,76 @@ def test_rounds_share_the_budget_whatever_the_schedule(growth: float, rounds: in
     assert run_plan(it, {n: [table(5, 0)] for n in it.silos}).epsilon() <= BUDGET.epsilon
 
 
+# --- a clip that adapts ---
+
+
+def lengths(task: Any, state: GridState, records: np.ndarray) -> np.ndarray:
+    """Return the length of the update of each row, before any clip."""
+    parameters = np.asarray(state["parameters"]) / ONE
+    moved = [
+        task.network.train(
+            parameters,
+            task._inputs(row[None])[None],
+            task._wanted(row[None])[None],
+            task.local_steps,
+            task.local_rate,
+        )[0]
+        for row in records
+    ]
+    return np.linalg.norm(moved, axis=1)
+
+
+def test_the_last_word_is_the_vote_on_whether_updates_are_shorter_than_the_clip() -> None:
+    task = plan("row", 1, clip=0.875, clip_quantile=0.5).task
+    records, state = table(40, 0), start(task)
+    shorter = lengths(task, state, records) <= 0.875
+    assert 0 < shorter.sum() < 40
+    whole = task.contribute(0, state, records)
+    assert len(whole) == task.n_parameters + 1
+    assert whole[-1] == (NORM >> 3) * (shorter.sum() - (~shorter).sum())
+    fixed = plan("row", 1, clip=0.875).task
+    np.testing.assert_array_equal(whole[:-1], fixed.contribute(0, start(fixed), records))
+
+
+@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("first", [0.01, 30.0])
+def test_the_clip_comes_to_the_quantile_of_the_lengths(quantile: float, first: float) -> None:
+    it = plan(
+        "row", 1, clip=first, clip_quantile=quantile, rounds=60, nominal_n=300, server_rate=1e-3
+    )
+    records = table(300, 1)
+    result = run_plan(it, {"silo-0": [records]}, noise=ZeroNoise())
+    known = {"parameters": round_to_grid(result.results["parameters"], 16)}
+    found = lengths(it.task, known, records)
+    assert result.results["clip"][0] == pytest.approx(np.quantile(found, quantile), rel=0.05)
+
+
+def test_noise_follows_the_clip_at_the_same_price() -> None:
+    both = [plan("row", 1, clip=8.0, rounds=10, clip_quantile=q, nominal_n=300) for q in (0.0, 0.5)]
+    fixed, adaptive = (
+        run_plan(it, {"silo-0": [table(300, 1)]}, noise=SimulatedNoise(0)) for it in both
+    )
+    assert adaptive.epsilon() <= BUDGET.epsilon
+    assert adaptive.epsilon() == pytest.approx(fixed.epsilon(), rel=1e-3)
+    assert adaptive.results["half_width"][0] < fixed.results["half_width"][0] / 4
+    (block,), (plain,) = (it.task.blocks(9) for it in reversed(both))
+    assert block.l2_squared == plain.l2_squared + (NORM >> 3) ** 2
+    ratio = both[1].noise_std(block) / both[0].noise_std(plain)
+    assert ratio == pytest.approx(sqrt(1 + 1 / 64), rel=1e-6)
+
+
+@pytest.mark.parametrize("profile", ["local", "group", "pairwise"])
+def test_an_adaptive_plan_survives_json_and_keeps_the_clip_on_the_grid(profile: str) -> None:
+    noisy = {"budget": Budget(0.01, 1e-9), "rounds": 9, "profile": profile}
+    it = plan("silo", 1 if profile == "local" else 3, clip_quantile=0.5, **noisy)
+    assert Plan.from_dict(json.loads(it.canonical_json()), TASKS) == it
+    result = run_plan(it, {name: [table(9, i)] for i, name in enumerate(it.silos)})
+    assert 2.0**-10 <= result.results["clip"][0] <= 2.0**10
+    assert "a share of 0.5" in it.task.describe()
+    assert task_to_json(it.task)["clip_quantile"] == 0.5
+    assert "clip_quantile" not in task_to_json(plan("silo", 3).task)  # plans from before it
+
+
 def test_more_than_the_budget_is_refused() -> None:
     task = plan("row").task
 
@@ -697,6 +778,8 @@ def test_the_report_shows_coefficients_and_rounds() -> None:
         {"rate": 1.5},
         {"momentum": 1.0},
         {"growth": -1.0},
+        {"clip_quantile": 1.0},
+        {"clip_quantile": 0.5, "clip": 1e4},
         {"rounds": 0},
         {"local_steps": 0},
         {"hidden": -1},

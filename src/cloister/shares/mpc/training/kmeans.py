@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from cloister.shares.mpc.material import Shape
 from cloister.shares.mpc.opening import Budgeted
 from cloister.shares.mpc.products import matmul, multiply, square
 from cloister.shares.mpc.server import Server
-from cloister.shares.mpc.training.tables import ONE, Training, clamp, padded, require
+from cloister.shares.mpc.training.tables import ONE, Training, clamp, common, padded, require
 
 _MOST = 1 << 20  # of a count; head-room of the division
 
@@ -31,9 +31,15 @@ class KMeansOnShares(Training, Budgeted):
     exact, which is **no private release**. A cluster without records keeps its centre; with noise,
     so does one whose noisy count is below one record plus one standard deviation.
 
+    With ``partition="cells"`` all owners have the same records in the same order, and each cell is
+    at one of them. An empty cell (NaN) is at another owner. If nobody has it, it is the middle of
+    its column. A record counts if every owner has its row.
+
     References
     ----------
     P. Mohassel, M. Rosulek, N. Trieu, "Practical privacy-preserving k-means clustering", 2020.
+    G. Jagannathan, R. Wright, "Privacy-preserving distributed k-means clustering over arbitrarily
+    partitioned data", KDD 2005: the partition into cells.
     """
 
     name: ClassVar[str] = "kmeans-on-shares"
@@ -44,12 +50,19 @@ class KMeansOnShares(Training, Budgeted):
         "starting centres, data units; public, so never chosen from records",
     ]
     iterations: Annotated[int, Range(1, 10_000)] = 5
+    partition: Annotated[
+        Literal["rows", "cells"], "what owners divide: records, or the cells of common records"
+    ] = "rows"
 
     def __post_init__(self) -> None:
         d, shapes = self._grid.n_features, {len(centre) for centre in self.centres}
         require(shapes == {d}, "centres", f"points of {d} numbers each", self.centres)
         most = round(self._most_count)
         require(most < _MOST, "rows of all owners, and noise,", f"below {_MOST}", most)
+
+    @property
+    def _all_rows(self) -> int:
+        return self.rows if self.partition == "cells" else super()._all_rows
 
     @property
     def _noised(self) -> tuple[int, int]:
@@ -65,14 +78,20 @@ class KMeansOnShares(Training, Budgeted):
 
         Parameters
         ----------
-        X : array_like of shape (n, d), data units, without NaN
+        X : array_like of shape (n, d), data units, with NaN only for cells of other owners
 
         Raises
         ------
         DataError
             If the shape is wrong, a value is missing, or there are too many rows.
         """
-        return padded(self._grid.encode(X).astype(np.int64), self.rows)
+        if self.partition == "rows":
+            return padded(self._grid.encode(X).astype(np.int64), self.rows)
+        values = np.asarray(X, dtype=np.float64)
+        elsewhere = np.isnan(values)
+        # A zero is the middle of the box, and adds nothing to the cell of another owner.
+        own = self._grid.encode(np.where(elsewhere, 0.0, values)).astype(np.int64)
+        return padded(np.where(elsewhere, 0, own), self.rows)
 
     def words(self, name: str, values: ArrayLike) -> Words:
         """Return an owner's table of features; see :meth:`table`."""
@@ -83,7 +102,10 @@ class KMeansOnShares(Training, Budgeted):
 
         An iteration has two products of all rows, a tournament and k divisions.
         """
-        rows, _, valid = self._stacked(tables)
+        if self.partition == "cells":
+            rows, valid = common(server, [tables[owner] for owner in self.owners])
+        else:
+            rows, _, valid = self._stacked(tables)
         start = self._grid.encode(self.centres).astype(np.int64)
         centres = start.view(np.uint64) if server.index == 0 else np.zeros(start.shape, np.uint64)
         for _ in range(self.iterations):

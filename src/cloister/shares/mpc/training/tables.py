@@ -6,7 +6,7 @@ servers multiply rows by validity once more, so that no sum depends on the conte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import frexp, sqrt
 from typing import Annotated
@@ -172,6 +172,21 @@ def indicator(labels: ArrayLike, n_labels: int) -> NDArray[np.int64]:
     if not known.any(axis=1).all():
         raise DataError(f"labels must be one column of integers in [0, {n_labels - 1}].")
     return known.astype(np.int64) * ONE
+
+
+def common(server: Server, tables: Sequence[Words]) -> tuple[Words, Words]:
+    """Return shares of the rows that all owners have, and of their validity as one column.
+
+    Semi-honest; the dealer with either server sees all. Owners' cells are added. A row is valid if
+    it is at every owner, so that each of them can leave it out. For *every* word of the ring in the
+    other tables, values are within one and validities are -1, 0 or 1.
+    """
+    valid = tables[0][:, -1:]
+    for table in tables[1:]:
+        valid = multiply(server, valid, table[:, -1:])
+    # The sum of two owners' cells may leave the box, and a product of bits may be any word.
+    cells = np.stack([table[:, :-1] for table in tables]).sum(axis=0, dtype=np.uint64)
+    return clamp(server, cells, ONE), clamp(server, valid, 1)
 
 
 # Steps on shares that hold for every word ---------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,23 @@ KMEANS = Program(
         {"owners": ("a", "a")},
     ),
     bad_records=((np.zeros((61, 2)),), (np.zeros((3, 3)),), ([[np.nan, 1.0]],)),
+)
+
+
+def cells() -> list[tuple[Floats]]:
+    """Return the blobs with each cell at one of three owners, and NaN at the others."""
+    X = np.concatenate([part for (part,) in blobs()])
+    owner = np.random.default_rng(1).integers(3, size=X.shape)
+    return [(np.where(owner == i, X, np.nan),) for i in range(3)]
+
+
+CELLS = replace(
+    KMEANS,
+    model=replace(KMEANS.model, rows=150, partition="cells"),
+    parts=cells(),
+    padded={"rows": 160},
+    bad_parameters=({"partition": "columns"},),
+    bad_records=((np.zeros((151, 2)),), (np.zeros((3, 3)),), ([[1.2345, np.nan, 0.0]],)),
 )
 
 # Logistic regression ------------------------------------------------------------------------------
@@ -270,4 +287,4 @@ NETWORK = Program(
     bad_records=(([[0.0] * 3], [3]), ([[0.0] * 3], [0.5]), ([[0.0] * 3], [0, 1])),
 )
 
-PROGRAMS = {"kmeans": KMEANS, "logistic": LOGISTIC, "network": NETWORK}
+PROGRAMS = {"kmeans": KMEANS, "cells": CELLS, "logistic": LOGISTIC, "network": NETWORK}

@@ -13,7 +13,7 @@ from cloister.shares.mpc import combine, decode, run_here
 from cloister.shares.mpc.opening import NoiseOnShares
 from cloister.shares.mpc.training import KMeansOnShares
 
-from .programs import KMEANS, STARTS, Fixed, trained_centres
+from .programs import CELLS, KMEANS, STARTS, Fixed, trained_centres
 
 MODEL, X = KMEANS.model, np.concatenate([part for (part,) in KMEANS.parts])
 
@@ -33,6 +33,28 @@ def test_a_single_cluster_has_the_mean() -> None:
     model = replace(MODEL, centres=((5.0, 5.0),))
     (found,) = trained_centres(model, KMEANS.tables(model))
     assert np.abs(found - X.mean(axis=0)).max() < 1e-3
+
+
+def test_cells_at_any_owner_give_the_centres_of_whole_rows() -> None:
+    (whole,) = trained_centres(MODEL, KMEANS.tables(MODEL))
+    (cells,) = trained_centres(CELLS.model, CELLS.tables(CELLS.model))
+    assert all(np.isnan(part).any() for (part,) in CELLS.parts)
+    assert np.abs(cells - whole).max() < 1e-3
+
+
+def test_a_row_that_one_owner_leaves_out_counts_nowhere() -> None:
+    model = replace(CELLS.model, centres=((5.0, 5.0),))
+    tables = CELLS.tables(model)
+    tables[1][:100] = 0
+    (found,) = trained_centres(model, tables)
+    assert np.abs(found - X[100:].mean(axis=0)).max() < 1e-3
+
+
+def test_a_cell_that_nobody_has_is_the_middle_of_its_column() -> None:
+    model = replace(CELLS.model, centres=((1.0, 1.0),), owners=("north", "south"), rows=4)
+    tables = [model.table([[8.0, np.nan]] * 4), model.table([[np.nan, np.nan]] * 4)]
+    (found,) = trained_centres(model, tables)
+    assert np.abs(found - [8.0, 5.0]).max() < 1e-3
 
 
 def test_every_iteration_adds_the_noise_of_both_servers_to_sums_and_counts() -> None:
