@@ -11,8 +11,9 @@ from __future__ import annotations
 import codecs
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -206,7 +207,7 @@ class TextTable:
             return replace(mode, numbers=False)
         return None
 
-    def _read(self, mode: _Mode, counts: _LineCounts) -> Iterable[Any]:
+    def _read(self, mode: _Mode, counts: _LineCounts) -> Iterator[Any]:
         import pyarrow as pa
         import pyarrow.csv as pacsv
 
@@ -218,11 +219,11 @@ class TextTable:
         dialect, width = self.header.dialect, len(self.header.names)
         lines = Lines(stream_of(self.path, dialect.encoding), dialect, width, padded=mode.padded)
         if lines.is_empty:
-            return ()
+            return
         number = pa.float64() if mode.numbers else pa.binary()
         order = [str(position) for position in self.positions]
         types = [number if is_number else pa.binary() for is_number in self.numbers]
-        return pacsv.open_csv(  # type: ignore[no-any-return]
+        reader = pacsv.open_csv(
             pa.PythonFile(lines, "r"),
             read_options=pacsv.ReadOptions(
                 column_names=[str(position) for position in range(width)],
@@ -240,6 +241,13 @@ class TextTable:
                 decimal_point=dialect.decimal,
             ),
         )
+        try:
+            yield from reader
+        finally:
+            # A thread of Arrow reads ahead; Python aborts if it ends while that thread calls it.
+            lines.end()
+            with suppress(pa.ArrowInvalid):
+                deque(reader, maxlen=0)
 
 
 def _in_utf8(cells: Any) -> Any:
@@ -312,13 +320,17 @@ class Lines(io.RawIOBase):
         block, self._ready = self._ready[:size], self._ready[size:]
         return block
 
+    def end(self) -> None:
+        """Give no further lines."""
+        self._ready, self._ended = b"", True
+
     def _fill(self, size: int) -> None:
         """Read until at least one line is ready, or the stream ends."""
         while not self._ready and not self._ended:
             # Limited so that only the first line can be longer than a block.
             is_long = len(self._rest) > BLOCK_BYTES
             block = self._stream.read(size if is_long else max(size - len(self._rest), 1))
-            self._ended = not block
+            self._ended |= not block  # it may have been ended meanwhile
             self._ready = self._cleaned(block)
 
     def _past_header(self) -> None:

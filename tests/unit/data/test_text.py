@@ -359,3 +359,23 @@ def test_a_word_is_the_same_in_a_text_table_and_in_a_frame(tmp_path: Path) -> No
 def test_words_of_a_workbook_are_read_row_by_row() -> None:
     words = list(read_words(Path(__file__).parent / "ward.xlsx", ["sex", "born"]))
     assert words == [("männlich", "1962-01-01"), ("2.0", "2.7.2021"), ("1.0", "1.1.2024")]
+
+
+def test_a_table_that_is_left_early_is_not_read_on_by_other_threads(tmp_path: Path) -> None:
+    (path := tmp_path / "t.csv").write_bytes(b"a\n" + b"1234567\n" * 1_000_000)
+    read, blocks = text.Lines.read, list[bytes]()
+
+    def spy(lines: text.Lines, size: int = -1) -> bytes:
+        blocks.append(read(lines, size))
+        return blocks[-1]
+
+    head = text.read_header(path, "t", Dialect(delimiter=","), None)
+    table = text.TextTable(path, head, [0], [True])
+    with (
+        mock.patch.object(text, "BLOCK_BYTES", 1 << 12),
+        mock.patch.object(text.Lines, "read", spy),
+    ):
+        batches = table.batches([])
+        next(batches)
+        batches.close()
+    assert blocks[-1] == b""
