@@ -294,8 +294,10 @@ class _Averaging(Gaussian, ABC):
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-width of the 95 % noise interval of the last mean update.
 
-        With an adaptive clip it is that at the first clip.
+        It is empty with an adaptive clip, whose noise depends on the releases before.
         """
+        if self.clip_quantile:
+            return {}
         return {
             "half_width": np.array([INTERVAL_95["gaussian"] * noise_std * self._unit(self.clip)])
         }

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister import Ledger, Schema, make_plan
+from cloister.app.forecast import expected as expected_errors
 from cloister.app.in_process import InProcess, run_plan
 from cloister.app.job import run_job
 from cloister.app.payment import Account
@@ -744,6 +745,9 @@ def test_the_forecast_is_the_half_width_that_comes() -> None:
     expected = it.task.forecast(it.noise_std(block), it.nominal_n, it.grid)["half_width"]
     result = run_plan(it, {"silo-0": [table(9, 0)]})
     np.testing.assert_allclose(expected, result.results["half_width"], atol=2 / ONE)
+    adaptive = plan("row", 1, clip_quantile=0.5)
+    assert expected_errors(adaptive) == ()  # its noise is not known before it runs
+    assert expected_errors(it) != ()
 
 
 def test_the_interval_of_very_many_clients_is_not_of_width_zero() -> None:
