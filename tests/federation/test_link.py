@@ -116,6 +116,7 @@ def command(keys: Mapping[str, Path], name: str) -> list[str]:
     own = []
     if name in DATA:
         own = ["--settings", f"{name}.toml", "--data", DATA[name], "--out", f"{name}.json"]
+        own += ["--report", f"{name}.html"]
     return ["link", "run", "session.json", "--as", name, "--keys", str(keys[name]), *own, "--json"]
 
 
@@ -149,6 +150,10 @@ def test_three_processes_answer_from_two_files(keys: Mapping[str, Path], folder:
     assert np.abs(np.sum(table["counts"]["value"]) - 180) < 60
     assert all(0 < mean < 100 for mean in np.ravel(means["means"]["value"]))
     assert "results" not in json.loads(said["registry"][0])
+    for name in DATA:
+        page = (folder / f"{name}.html").read_text(encoding="utf-8")
+        assert "retailer, owner of cards" in page
+        assert "one process" not in page
     # The session is used up, and both ledgers have one charge.
     assert main(command(keys, "bank")) == 3
     for name in DATA:

@@ -64,6 +64,16 @@ def warnings_for(program: Linked, expected: int) -> Iterator[str]:
                 yield f"{one.kind} of {names} needs epsilon times persons of {need}."
 
 
+def trust(session: Session) -> tuple[str, str]:
+    """Return who computes, and who of them together could see all rows."""
+    first, second = session.servers
+    return (
+        f"Servers are {first} and {second}, dealer is {session.dealer}.",
+        f"{session.dealer} together with {first} or with {second} could see all rows of all "
+        "tables; so could both servers together.",
+    )
+
+
 def approval(session: Session, name: str) -> str:
     """Return the text that an owner approves, in sentences."""
     program = session.program
@@ -73,7 +83,6 @@ def approval(session: Session, name: str) -> str:
     others = " and of ".join(f"{table} at {owner}" for table, owner in partners.items())
     columns = ", ".join(column.name for column in program.frame.sides[own].columns) or "no column"
     kinds = "; ".join(f"{one.kind} of {', '.join(one.names())}" for one, _ in program.noises())
-    first, second = session.servers
     third = sorted(set(session.owners.values()) - set(session.servers))
     lone = third[0] if len(session.owners) == 3 and len(third) == 1 else None
     sentences = (
@@ -85,9 +94,7 @@ def approval(session: Session, name: str) -> str:
         f"It costs epsilon {program.epsilon:g}, delta {program.delta:g} of your ledger for every "
         f"person of {own} with at most {program.keys_per_person} of these keys; a repetition "
         "costs as much again.",
-        f"Servers are {first} and {second}, dealer is {session.dealer}.",
-        f"{session.dealer} together with {first} or with {second} could see all rows of all "
-        "tables; so could both servers together.",
+        *trust(session),
         f"{lone} is the only owner that is no server: the other two could see its rows."
         if lone
         else "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
 from cloister.shares.linking.analyses import Analysis
 from cloister.shares.linking.columns import Side
-from cloister.shares.linking.found import Found
+from cloister.shares.linking.found import Found, Ran
 from cloister.shares.linking.keys import Part
 from cloister.shares.linking.merge import How
 from cloister.shares.linking.program import Linked
@@ -163,7 +163,8 @@ class LinkedTable:
             # A party that stops ends the others, whose errors are no cause.
             for error in sorted(errors, key=lambda one: isinstance(one, Stopped)):
                 raise error
-            return program.found(running[next(iter(self.sides))].result().results)
+            found = program.found(running[next(iter(self.sides))].result().results)
+            return replace(found, ran=Ran(session, in_process=True, charged=bool(given)))
 
     def _accounts(
         self,
