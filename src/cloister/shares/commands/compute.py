@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Take part in a session and return its outcome."""
     # Imports wait until the command runs, so that its help starts without them.
+    from cloister.core.memory import keep_freed_memory
     from cloister.federation.pki import KeyFolder
     from cloister.federation.settings import SiloSettings, load_role
     from cloister.shares.inference.programs import PROGRAMS
@@ -71,6 +72,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     from cloister.shares.mpc.session import Session
     from cloister.shares.owner import require_frozen
 
+    keep_freed_memory()
     session = Session.load(args.session, PROGRAMS)
     _check(args, session)
     keys = KeyFolder(args.keys)

@@ -36,10 +36,10 @@ def traffic(program: Linked) -> Traffic:
             exchanges += (done + rows) / 2 * stages
             rounds += 8 * stages
         done += rows
-        rounds += 8 + round(log2(rows))  # the check of order
     part = sum(words - 1 for _, words in shapes)
     kept = done + 2 * most_dummies(program.size_noise.sigma)
-    each = exchanges * (46 + 8 * width) + done * (46 + 20 + 8 * part) + kept * 8 * (1 + part)
+    rounds += 8 + round(log2(max(rows for rows, _ in shapes)))  # the check of order
+    each = exchanges * (40 + 8 * width) + done * (40 + 16 + 8 * part) + kept * 8 * (1 + part)
     return Traffic(uploads, round(each), rounds + 7 + 2 * len(shapes) + 5)
 
 

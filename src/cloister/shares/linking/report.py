@@ -123,7 +123,9 @@ def contents_of(found: Found, ran: Ran) -> Contents:
         question=session.digest(),
         verified=(NOT_VERIFIED, _UNSIGNED),
         facts=_facts(ran),
-        document=json.dumps(session.to_dict(), indent=1, sort_keys=True, ensure_ascii=False),
+        document=json.dumps(
+            session.to_dict(), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False
+        ),
         document_name="The whole session",
         comparison=None,
     )
