@@ -14,8 +14,8 @@ _LARGEST = 1 << 25  # bytes of one array; glibc takes no more
 def keep_freed_memory() -> None:
     """Let this process keep up to a gibibyte that it frees, if glibc is its allocator.
 
-    Else each step gives its arrays back, and the system clears them again for the next step: half
-    of the CPU time of a join on shares. The largest memory of the process stays about the same.
+    Else each step gives its arrays back, and the system clears their pages again for the next
+    step. Of a join on shares, that was half of the processor time.
     """
     if sys.platform != "linux":
         return

@@ -54,7 +54,7 @@ class Contents:
         The hash of their text; empty if they are not the whole of it.
     verified : (state, sentence)
     document, document_name : str
-        The whole of what all parties agreed on, as JSON, and its name.
+        The whole agreement of all parties as JSON, and its name.
     """
 
     title: str

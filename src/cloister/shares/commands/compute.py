@@ -72,7 +72,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     from cloister.shares.mpc.session import Session
     from cloister.shares.owner import require_frozen
 
-    keep_freed_memory()
+    keep_freed_memory()  # of a process that ends with the session
     session = Session.load(args.session, PROGRAMS)
     _check(args, session)
     keys = KeyFolder(args.keys)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ran:
-    """How answers came about.
+    """The run that gave answers.
 
     Parameters
     ----------
@@ -86,11 +86,12 @@ class Found:
         PlanError
             If the answers were made from words without a session.
         """
+        # On use, as a party without a report needs no page.
         from cloister.app.report.page import write_contents
         from cloister.shares.linking.report import contents_of
 
         if self.ran is None:
-            raise PlanError("a report is of a session; take the answers of run_here or a session.")
+            raise PlanError("answers without a session have no report; take those of run_here.")
         write_contents(contents_of(self, self.ran), path)
 
     def plot(self, title: str | None = None) -> Axes:

@@ -76,6 +76,7 @@ def are_sorted(server: Server, tables: Sequence[Words]) -> list[bool]:
     A bit for each table, which is a function of its owner's upload alone.
     """
     tags = [table[:, 0] & ~OWNER_BITS for table in tables]
+    # All tables together, since each comparison waits for the other server.
     lower, upper = (np.concatenate([own[part] for own in tags]) for part in (_BELOW, _ABOVE))
     rises = [less(server, lower[part], upper[part]) for part in in_parts(len(lower))]
     ends = np.cumsum([len(own) - 1 for own in tags])
@@ -141,6 +142,7 @@ def _exchange(server: Server, rows: Words, low: _Places, high: _Places) -> None:
     # In parts, since a comparison takes ten times the memory of its words.
     for part in in_parts(len(low)):
         a, b = rows[low[part]], rows[high[part]]
+        # All at once, so that only the first item of an exchange waits for the dealer.
         server.expect(*less_material(len(a)), Pick(*a.shape))
         falls = less(server, np.ascontiguousarray(b[:, 0]), np.ascontiguousarray(a[:, 0]))
         moved = pick(server, falls, a ^ b)

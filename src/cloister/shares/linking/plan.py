@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import log2, prod, sqrt
+from math import ceil, log2, prod, sqrt
 from typing import NamedTuple
 
 from cloister.protocol.task import INTERVAL_95
-from cloister.shares.linking.analyses import Descent, Table
+from cloister.shares.linking.analyses import Analysis, Descent, Linear, Table
 from cloister.shares.linking.program import Linked
 from cloister.shares.linking.shrink import most_dummies
 from cloister.shares.mpc.session import Session
 
-_LEAST_OF_MODEL = 1000  # epsilon times persons; below, a logistic model lost 0.025 of its AUC
+# Persons that answers need at epsilon 1, as benchmarks/linking_models.py --least finds them: a
+# logistic model of ten columns then loses less AUC than its standard error, and slopes of a linear
+# one are off by less than theirs.
+_LEAST_OF_MODEL = 4000
+_LEAST_OF_PRODUCT = 5000
 _LEAST_OF_CELL = 50
 
 
@@ -57,15 +61,29 @@ def precision(program: Linked) -> Iterator[str]:
 def warnings_for(program: Linked, expected: int) -> Iterator[str]:
     """Yield reasons why noise may hide the answers, for a public guess of the number of persons."""
     for one, _ in program.noises():
-        needs = {Descent: _LEAST_OF_MODEL, Table: _LEAST_OF_CELL * prod(one.shape(program.frame))}
-        for kind, need in needs.items():
-            if isinstance(one, kind) and program.epsilon * expected < need:
-                names = ", ".join(one.names())
-                yield f"{one.kind} of {names} needs epsilon times persons of {need}."
+        need = ceil(_least(one, program))
+        if expected < need:
+            names = ", ".join(one.names())
+            yield f"{one.kind} of {names} needs about {need:,} persons at this epsilon."
+
+
+def _least(one: Analysis, program: Linked) -> float:
+    """Return the smallest number of persons with a useful answer; 0 if it is not known."""
+    size = prod(one.shape(program.frame))
+    match one:
+        case Table():
+            return _LEAST_OF_CELL * size / program.epsilon
+        case Linear():
+            # Noise falls as 1 / n and the standard error as 1 / sqrt(n), so epsilon is squared.
+            return _LEAST_OF_PRODUCT * size / program.epsilon**2
+        case Descent():
+            return _LEAST_OF_MODEL / program.epsilon
+        case _:
+            return 0.0
 
 
 def trust(session: Session) -> tuple[str, str]:
-    """Return who computes, and who of them together could see all rows."""
+    """Return sentences on the servers, the dealer, and those that together see all rows."""
     first, second = session.servers
     return (
         f"Servers are {first} and {second}, dealer is {session.dealer}.",

@@ -63,6 +63,7 @@ def contents_of(found: Found, ran: Ran) -> Contents:
     effects = tuple(shown for shown in displays[1:] if not shown.title.endswith(_AMOUNTS))
     verdict, doubt = " ".join(_verdict(found, program)), reliability_of(effects or displays[1:])
     size = KeyNumber("in the join", _JOINED[program.how], found.size)
+    # The size and two more numbers, as many as other reports have.
     numbers = (size, *key_numbers("", displays[1:], None)[:2])
     owners = [f"{table} of {owner}" for table, owner in session.owners.items()]
     names = tuple(session.owners)
@@ -70,7 +71,7 @@ def contents_of(found: Found, ran: Ran) -> Contents:
         title=f"Linked persons of {' and '.join(names)}",
         about=(f"linked over {len(names)} tables", f"key {program.key}"),
         budget=budget,
-        gaussian=True,
+        gaussian=True,  # all analyses have this noise
         lines=(
             ("found", verdict),
             (
@@ -115,7 +116,7 @@ def contents_of(found: Found, ran: Ran) -> Contents:
             ("delta", f"{program.delta:.3g}"),
             ("noise", "; ".join(mechanisms(event, _PERSON))),
         ),
-        budget_lines=(),
+        budget_lines=(),  # each owner's ledger is its own
         uncharged=_CHARGED if ran.charged else _UNCHARGED,
         asked=tuple(_asked(program, ran)),
         asked_caption="The question",
@@ -149,6 +150,7 @@ def _verdict(found: Found, program: Linked) -> Iterator[str]:
 def _sentence(answer: Answer) -> str:
     """Return the main number of an answer, or what kind of numbers it has."""
     columns = listed(answer.of)
+    # The test answers what a reader of two columns asks first.
     if chi2 := answer.tests.get("chi2"):
         p = PValue(np.ravel(chi2.p)[0])
         return f"If {columns} were independent, p is {p.text}."
@@ -164,7 +166,7 @@ def _sentence(answer: Answer) -> str:
     if answer.kind == "means" and cells:
         low, high = (pick(cells, key=lambda pair: pair[0].value) for pick in (min, max))
         return f"{head}: {_at(*low)} is the lowest, {_at(*high)} the highest."
-    if answer.kind == "table":
+    if answer.kind == "table":  # of one or three columns, which have no test
         return f"{head}: {len(cells)} counts."
     if not (known := [cell for cell, _ in cells if not np.isnan(cell.numbers[1])]):
         return f"{head}: {len(cells)} {name} without intervals."

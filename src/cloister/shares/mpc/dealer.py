@@ -116,7 +116,7 @@ class Supply:
         They are then taken in this order, and no others before them. Until then, another call does
         nothing: a part of a program need not know what the whole has requested.
         """
-        if self._expected:
+        if self._expected:  # two requests for one item would put all later ones out of step
             return
         for material in materials:
             self._ask(material)

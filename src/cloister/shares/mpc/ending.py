@@ -1,6 +1,6 @@
-"""How a party that stops ends the others: its last message on each link says which error it was.
+"""The last message of a party that stops: it ends the others, and names the class of its error.
 
-Only the class of the error is said, since its words may be for its owner alone.
+The words of the error do not leave the party, as they may be for its owner alone.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Stopped(RemoteProtocolError):
 
     def __init__(self, party: str, reason: str) -> None:
         super().__init__(
-            f"{party!r} stopped with {reason}; its own message says why, and a new run needs a "
-            "new session id."
+            f"{party!r} stopped with {reason}; read its own message there, and agree on a new "
+            "session id."
         )
         self.party, self.reason = party, reason
 
@@ -49,6 +49,7 @@ def told(
 ) -> Iterator[dict[str, Link]]:
     """Yield links of party `name` that raise :class:`Stopped`; an error inside stops the peers."""
     try:
+        # Only inside, so that links of the caller stay as they are.
         yield {peer: _Told(link, peer, parties) for peer, link in links.items()}
     except BaseException as error:
         stop(name, error, links)
@@ -65,16 +66,18 @@ class _Told:
         try:
             self._link.send(body)
         except TransportError:
-            # What the peer said before it closed the link is the better reason.
+            # The last message of the peer, before it closed the link, has the reason.
             with suppress(TransportError):
                 while True:
                     self.receive()
             raise
 
     def receive(self, most: int = MOST_BYTES) -> bytes:
+        # A caller that awaits a key allows fewer bytes than a last message has.
         body = self._link.receive(max(most, 200))
         if body.startswith(_STOP):
             reason, _, party = body[len(_STOP) :].decode(errors="replace").partition(" ")
+            # Both words are the peer's, and are shown to people.
             known = party in self._parties and _REASON.fullmatch(reason)
             raise Stopped(party, reason) if known else Stopped(self._peer, "an error")
         return body

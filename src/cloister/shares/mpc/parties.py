@@ -3,7 +3,7 @@
 All messages use sealed links. Owners of some programs first agree on a secret. Then an owner sends
 server 0 a key and server 1 a share for each of its tables. Then the servers run the program. Each
 sends every receiver its refreshed shares of the results, and confirms the end to every owner and
-receiver. A failing party says the class of its error and closes its links; its peers then abort.
+receiver. A failing party sends the class of its error and closes its links; its peers then abort.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Account:
             )
 
     def release(self, session: Session) -> None:
-        """Return what is reserved for a session of which no share has left; its id is used up."""
+        """Return the reservation of a session before any share left; its id is used up."""
         self.ledger.close(session.id)
 
     def spend(self, session: Session, event: Event) -> None:

@@ -68,6 +68,7 @@ def await_owners(
         Of :func:`owners_secret`.
     """
     first, others, apart = _owners(session)
+    # First all others to the first, then back, so that none goes on before the last is ready.
     pairs = [
         *((other, first, other) for other in others),
         *((first, other, other) for other in others),
@@ -78,7 +79,7 @@ def await_owners(
         if name == sender:
             links[receiver].send(_READY)
         elif name == receiver and links[sender].receive() != _READY:
-            raise RemoteProtocolError(f"{sender!r} did not say that it is ready; start anew.")
+            raise RemoteProtocolError(f"{sender!r} sent no word that it is ready; start anew.")
 
 
 def _owners(session: Session) -> tuple[str, list[str], set[str]]:

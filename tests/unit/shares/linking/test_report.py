@@ -128,5 +128,5 @@ def test_a_charged_run_says_so_and_a_withheld_answer_too(tmp_path: Path) -> None
 
 
 def test_answers_without_a_session_have_no_report(found: Found, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="a report is of a session"):
+    with pytest.raises(PlanError, match="without a session have no report"):
         Found(found.size, found.answers).report(tmp_path / "linked.html")
