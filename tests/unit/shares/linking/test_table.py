@@ -24,9 +24,21 @@ from cloister.estimators.release import say_uncounted
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
-from cloister.shares.linking import Column, Linked, LinkedTable, Part, Side, Table, columns, table
+from cloister.shares.linking import (
+    Column,
+    Linear,
+    Linked,
+    LinkedTable,
+    Logistic,
+    Part,
+    Side,
+    Table,
+    columns,
+    table,
+)
 from cloister.shares.linking.columns import prepare
 from cloister.shares.linking.keys import tags
+from cloister.shares.linking.plan import warnings_for
 from cloister.shares.mpc.dealer import Dealer
 from cloister.shares.mpc.ending import Stopped
 from cloister.shares.mpc.parties import Account
@@ -95,6 +107,20 @@ def test_the_charge_is_the_budget_whatever_the_weights() -> None:
         price = epsilon(event, 1e-6)
         assert price <= 1.0
         assert price > (0.95 if weights[1] == 0.6 else 0.999)
+
+
+def test_a_plan_warns_of_too_few_persons_for_each_kind_of_answer() -> None:
+    """A linear model of 3 terms, its target and 1 has 15 products; epsilon counts twice there."""
+    analyses = [
+        Table(of=("group",)),
+        Linear(of=("x", "group"), target="z"),
+        Logistic(of=("x",), target="y"),
+    ]
+    for epsilon_, needs in ((1.0, ("150", "75,000", "4,000")), (2.0, ("75", "18,750", "2,000"))):
+        program = question(analyses=analyses, epsilon=epsilon_).program
+        said = list(warnings_for(program, 1))
+        assert [text.split(" needs about ")[1].split()[0] for text in said] == list(needs)
+        assert not list(warnings_for(program, 75_000))
 
 
 def test_few_matches_withhold_all_but_the_size() -> None:
