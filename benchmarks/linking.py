@@ -1,10 +1,13 @@
 """Linked tables: a join on shares, shrinking and a table, by number of rows.
 
-    python benchmarks/linking.py [ROWS ...] [--logistic] [--peer]
+    python benchmarks/linking.py [ROWS ...] [--logistic] [--peer] [--delay MS] [--seeds 3]
 
 Server 0, server 1 and the dealer are three processes with sealed TCP links over loopback. Each side
 has ROWS rows, of which 30 % are persons of both, with five numbers, a category, and at one side a
 label. Wall seconds depend on the load of the machine; CPU seconds, bytes and rounds do not.
+
+With `--delay`, a relay carries all links and delays every byte by so many milliseconds. The table
+has the same runs without it, and the mean and the range over seeds.
 
 With `--peer`, the private set intersection of SecretFlow's SPU runs beside, on keys of the same
 number, in an environment that cloister-lab makes. It shows its receiver which persons both have;
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from share_processes import run_processes
+from share_processes import Outcome, run_each, run_processes
 
 from cloister.shares.linking import Column, Linked
 from cloister.shares.linking.columns import Prepared
@@ -52,9 +55,9 @@ def program(rows: int, analyses: Sequence[dict[str, Any]]) -> Linked:
     )
 
 
-def uploads(linked: Linked, rows: int) -> list[Any]:
+def uploads(linked: Linked, rows: int, seed: int = 0) -> list[Any]:
     """Return the tables of both owners, tags included."""
-    draw = np.random.default_rng(0)
+    draw = np.random.default_rng(seed)
     common = round(0.3 * rows)
     ids = np.arange(2 * rows - common)
     own = ids[:rows], np.concatenate([ids[:common], ids[rows:]])
@@ -88,6 +91,28 @@ def measure(rows: int, analyses: Sequence[dict[str, Any]]) -> None:
     )
 
 
+def measure_delay(
+    rows: int, analyses: Sequence[dict[str, Any]], delays: Sequence[float], seeds: int
+) -> None:
+    """Print a row for each delay in milliseconds: seconds, their range, rounds, MB each way."""
+    linked = program(rows, analyses)
+    runs: dict[float, list[Outcome]] = {delay: [] for delay in delays}
+    for seed in range(seeds):
+        tables = dict(zip(linked.frame.sides, uploads(linked, rows, seed), strict=True))
+        # One after the other, so that the load of the machine is about the same for both.
+        for delay, done in runs.items():
+            done += run_each(linked, tables, timeout=3600.0, delay=delay / 1000)
+    for delay, done in runs.items():
+        seconds = [one.online_s for one in done]
+        cpu = [max(one.server_cpu_s) for one in done]
+        print(
+            f"| {rows:,} | {delay:g} | {np.mean(seconds):.2f} ({min(seconds):.2f} to "
+            f"{max(seconds):.2f}) | {np.mean(cpu):.2f} | {done[0].rounds} | "
+            f"{done[0].bytes_between / 1e6:.1f} | {done[0].bytes_dealt / 1e6:.1f} |",
+            flush=True,
+        )
+
+
 def measure_peer(rows: int) -> None:
     """Run SPU's intersections once and print what they took."""
     from cloister_lab.experiments.environments import json_of
@@ -114,11 +139,19 @@ def main() -> None:
     parser.add_argument("rows", type=int, nargs="*", default=[10_000, 100_000])
     parser.add_argument("--logistic", action="store_true", help="also 24 steps on ten columns")
     parser.add_argument("--peer", action="store_true", help="also SPU's private set intersection")
+    parser.add_argument("--delay", type=float, metavar="MS", help="of every byte, each way")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each delay")
     args = parser.parse_args()
     analyses: list[dict[str, Any]] = [{"kind": "table", "of": ["group", "shop"]}]
     if args.logistic:
         names = [column["name"] for side in _NUMBERS for column in side]
         analyses.append({"kind": "logistic", "of": names, "target": "y"})
+    if args.delay:
+        heads = ("rows a side", "delay, ms", "seconds (range)", "CPU s of a server", "rounds")
+        print("| " + " | ".join((*heads, "MB each way", "MB dealt")) + " |\n" + "|---" * 7 + "|")
+        for rows in args.rows:
+            measure_delay(rows, analyses, (0.0, args.delay), args.seeds)
+        return
     for rows in args.rows:
         measure(rows, analyses)
         if args.peer:

@@ -22,8 +22,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from delaying_relay import serve
 from numpy.typing import NDArray
 
+from cloister.core.memory import keep_freed_memory
 from cloister.federation.transports.tcp import dial, let_in
 from cloister.hazmat.ring import from_bytes, to_bytes
 from cloister.hazmat.signing import Identity
@@ -108,6 +110,7 @@ class Desk:
 
     seeds: Mapping[str, bytes]
     addresses: Mapping[str, str]
+    dialled: Mapping[str, str]  # others, if a relay stands before the servers
 
     def seal(self, name: str, peer: str, link: Link) -> Link:
         """Return a sealed link between two of the parties."""
@@ -116,7 +119,7 @@ class Desk:
 
     def dial(self, stack: ExitStack, name: str, peer: str) -> Link:
         """Connect to a server."""
-        link = stack.enter_context(closing(dial(self.addresses[peer], name, TIMEOUT)))
+        link = stack.enter_context(closing(dial(self.dialled[peer], name, TIMEOUT)))
         return self.seal(name, peer, link)
 
 
@@ -128,7 +131,11 @@ def run_processes(
 
 
 def run_each(
-    program: Runs, tables: Mapping[str, Words], repeats: int = 1, timeout: float = TIMEOUT
+    program: Runs,
+    tables: Mapping[str, Words],
+    repeats: int = 1,
+    timeout: float = TIMEOUT,
+    delay: float = 0.0,
 ) -> list[Outcome]:
     """Run a program `repeats` times at fresh processes and return what each gave and cost.
 
@@ -138,16 +145,26 @@ def run_each(
         Its class is importable: defined in a module, not in a notebook or a function.
     tables : mapping of ndarray, uint64
         Encoded words by name; split here.
+    delay : float
+        Seconds that each byte takes from one process to another.
     """
     for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(threads, "1")  # three processes share the cores
     spawn = multiprocessing.get_context("spawn")
-    desk = Desk(
-        {name: Identity.new().seed for name in (CLIENT, DEALER, *SERVERS)},
-        {name: f"127.0.0.1:{_free_port()}" for name in SERVERS},
+    ports, doors = ({name: _free_port() for name in SERVERS} for _ in range(2))
+    there, dialled = (
+        {name: f"127.0.0.1:{port}" for name, port in chosen.items()}
+        for chosen in (ports, doors if delay else ports)
     )
+    seeds = {name: Identity.new().seed for name in (CLIENT, DEALER, *SERVERS)}
+    desk = Desk(seeds, there, dialled)
     shapes = {name: words.shape for name, words in tables.items()}
+    routes = {doors[name]: ports[name] for name in SERVERS} if delay else {}
     work = [
+        *(
+            spawn.Process(target=serve, args=each, daemon=True)
+            for each in [(routes, delay)] * bool(delay)
+        ),
         spawn.Process(target=_deal, args=(desk, repeats), daemon=True),
         *(
             spawn.Process(target=_serve, args=(desk, i, program, shapes, repeats), daemon=True)
@@ -162,8 +179,9 @@ def run_each(
             sharing = getattr(program, "sharing", Sharing.SUM)
             return [_ask(links, tables, sharing) for _ in range(repeats)]
     finally:
-        for process in work:
+        for process in work[bool(delay) :]:
             process.join(5)
+        for process in work:
             process.terminate()
 
 
@@ -203,6 +221,7 @@ def _ask(links: Sequence[Link], tables: Mapping[str, Words], sharing: Sharing) -
 
 
 def _deal(desk: Desk, repeats: int) -> None:
+    keep_freed_memory()
     with ExitStack() as stack:
         links = [desk.dial(stack, DEALER, name) for name in SERVERS]
         for _ in range(repeats):
@@ -212,6 +231,7 @@ def _deal(desk: Desk, repeats: int) -> None:
 
 
 def _serve(desk: Desk, index: int, program: Runs, shapes: Mapping[str, Any], repeats: int) -> None:
+    keep_freed_memory()
     name, other = SERVERS[index], SERVERS[1 - index]
     expected = (CLIENT, DEALER, other) if index == 0 else (CLIENT, DEALER)
     with ExitStack() as stack:

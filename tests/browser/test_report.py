@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.golden.faces import FixedNoise, write_tables
+from tests.unit.shares.linking.test_report import asked, records
 
 from cloister.app.job import run_job
 from cloister.app.report.page import render_report
@@ -37,6 +38,23 @@ def test_no_report_loses_a_row_or_leaves_its_page(browser: Any, tmp_path: Path, 
     visit.watch()
     html = render_report(release, schema=schema)
     assert len(html) < 1_000_000
+    visit.page.set_content(html)
+    for width in (400, 800, 1280):
+        visit.page.set_viewport_size({"width": width, "height": 800})
+        assert visit.page.evaluate(_CUT) == [], width
+        assert not visit.page.evaluate(_WIDER), width
+    visit.check()
+    context.close()
+
+
+def test_the_report_of_linked_tables_fits_each_width(browser: Any, tmp_path: Path) -> None:
+    """The answers of every analysis, from one run of all parties."""
+    asked().run_here(records()).report(tmp_path / "linked.html")
+    html = (tmp_path / "linked.html").read_text(encoding="utf-8")
+    assert len(html) < 1_000_000
+    context = browser.new_context()
+    visit = Visit(context.new_page(), "about:blank")
+    visit.watch()
     visit.page.set_content(html)
     for width in (400, 800, 1280):
         visit.page.set_viewport_size({"width": width, "height": 800})

@@ -109,7 +109,7 @@ def present(release: Release, *, comparison: Table | None = None) -> Presentatio
         or _first_number(displays)
         or _first_sentence(plan.task.describe()),
         cost=_cost(release),
-        reliability=_said(summary.reliability) or _reliability(displays),
+        reliability=_said(summary.reliability) or reliability_of(displays),
         warnings=warnings_of(release),
         remarks=(*summary.remarks, *doubts_of(release)),
         displays=displays,
@@ -264,7 +264,7 @@ def _cost(result: Release) -> str:
     return f"{spent} {attacker_sentence(result.spent, plan.unit)}"
 
 
-def _reliability(displays: tuple[Display, ...]) -> str:
+def reliability_of(displays: tuple[Display, ...]) -> str:
     """Return a sentence with the number of values that differ from no effect.
 
     The values are those of the tables, or of the pictures if the tables have no interval.

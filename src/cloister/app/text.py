@@ -43,6 +43,11 @@ BRACKETS_NOTE = (
     "'population' also cover sampling; all others do not."
 )
 """What an interval covers; it holds for every text, table and picture."""
+NOT_HIDDEN = "Differential privacy does not hide facts about people in general, in the data or not."
+ONE_PROCESS = (
+    "In this run all parties were parts of one process on one machine: its operator could read "
+    "every input file."
+)
 _MOST_NAMES = 30  # of columns, since a catalogue has thousands
 _POPULATION = "population 95 %"
 _HARDLY_ANY = 0.995  # least odds of an attacker at which the text calls a guarantee weak
@@ -203,8 +208,7 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
         ("What does that mean?", attacker_sentence(result.spent, result.plan.unit)),
         (
             "What is not covered?",
-            f"{BRACKETS_NOTE} Differential privacy does not hide facts about people in general, in "
-            "the data or not.",
+            f"{BRACKETS_NOTE} {NOT_HIDDEN}",
         ),
     )
 
@@ -250,10 +254,7 @@ def _parties(exact: str, shares: str, sees: str, hidden: str) -> list[tuple[str,
 
 
 def _sight_remarks(plan: Plan, in_process: bool) -> tuple[str, ...]:
-    together = (
-        "In this run all parties were parts of one process on one machine: its operator could read "
-        "every input file."
-    )
+    together = ONE_PROCESS
     if plan.profile == "local":
         return ()
     if plan.profile == "pairwise":

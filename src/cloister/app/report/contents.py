@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cloister.app.headline import KeyNumber
 from cloister.core.display import Table
-from cloister.protocol.plan import Plan
+from cloister.privacy.budget import Budget
 
 Pairs = tuple[tuple[str, str], ...]
 """Names and values."""
@@ -28,6 +28,12 @@ class Contents:
 
     Parameters
     ----------
+    about : (str, str)
+        What ran over whom, and for which study.
+    budget : Budget, optional
+        None if the run had no guarantee.
+    gaussian : bool
+        True if normal intervals of other levels follow from those of 95 %.
     lines : pairs
         The sentences on the result, its cost and its reliability.
     numbers : tuple of KeyNumber
@@ -42,16 +48,22 @@ class Contents:
         The place of the charge, if there are no `budget_lines`.
     asked : pairs
         The facts of the question.
+    asked_caption, asked_note : str
+        What these facts are, and who read them.
     question : str
         The hash of their text; empty if they are not the whole of it.
     verified : (state, sentence)
+    document, document_name : str
+        The whole agreement of all parties as JSON, and its name.
     """
 
     title: str
+    about: tuple[str, str]
+    budget: Budget | None
+    gaussian: bool
     lines: Pairs
     numbers: tuple[KeyNumber, ...]
     unclear_note: str
-    plan: Plan
     today: str
     version: str
     warnings: tuple[str, ...]
@@ -68,8 +80,11 @@ class Contents:
     budget_lines: Pairs
     uncharged: str
     asked: Pairs
+    asked_caption: str
+    asked_note: str
     question: str
     verified: tuple[str, str]
     facts: Pairs
     document: str
+    document_name: str
     comparison: Table | None

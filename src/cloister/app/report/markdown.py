@@ -22,10 +22,8 @@ def as_markdown(contents: Contents) -> str:
 
 
 def _parts(report: Contents) -> Iterator[str]:
-    plan = report.plan
     yield f"# {_text(report.title)}"
-    silos = f"{len(plan.silos)} silo{'s' * (len(plan.silos) != 1)}"
-    yield _text(f"{plan.task.name} over {silos}, study {plan.study}, {report.today}")
+    yield _text(", ".join((*report.about, report.today)))
     yield from (f"**{_text(warning)}**" for warning in report.warnings)
     yield from (_text(sentence) for _, sentence in report.lines)
     yield from _table(_numbers(report))

@@ -17,6 +17,7 @@ from statistics import NormalDist
 from typing import TypedDict, Unpack
 from urllib.parse import quote
 
+from cloister.app.headline import KeyNumber
 from cloister.app.present import Presentation, present
 from cloister.app.question import facts_of, hash_of, question_of
 from cloister.app.release import Release
@@ -39,7 +40,7 @@ from cloister.core.display import Bars, Cell, Display, Estimate, Table
 from cloister.core.files import write_text
 from cloister.core.html import page, report_policy, static
 from cloister.data.schema import Schema
-from cloister.privacy.events import GaussianEvent, SampledGaussianEvent, mechanism_counts
+from cloister.privacy.events import Event, GaussianEvent, SampledGaussianEvent, mechanism_counts
 from cloister.protocol.plan import Plan, noun_of
 from cloister.protocol.task import INTERVAL_95
 
@@ -48,7 +49,11 @@ _INTERVALS = (
     "with its interval."
 )
 _LINES = "95 %: thick lines are privacy noise, thin lines and numbers noise and sampling."
-_NOT_VERIFIED = "not verified"
+NOT_VERIFIED = "not verified"
+_APPROVED = "This is the text that approvers read. Its hash is part of the plan:"
+_APPROVED_WITH_SCHEMA = (
+    "Approvers read this text with the contract of each column, which is in the schema."
+)
 _UNSIGNED = (
     "Nobody signed this release: all parties ran in one process. 'cloister verify' computes it "
     "again from its released words."
@@ -84,8 +89,13 @@ def write_report(release: Release, path: str | PathLike[str], **about: Unpack[Ab
     The text is Markdown if the name ends in ``.md``, and HTML otherwise. Parameters are those of
     :func:`render_report`.
     """
-    render = render_markdown if Path(path).suffix == ".md" else render_report
-    write_text(Path(path), render(release, **about))
+    write_contents(_contents(release, **about), path)
+
+
+def write_contents(contents: Contents, path: str | PathLike[str]) -> None:
+    """Write a report to a file, as Markdown if its name ends in ``.md``, and as HTML otherwise."""
+    render = as_markdown if Path(path).suffix == ".md" else as_page
+    write_text(Path(path), render(contents))
 
 
 def render_report(release: Release, **about: Unpack[About]) -> str:
@@ -107,14 +117,18 @@ def render_report(release: Release, **about: Unpack[About]) -> str:
         Of :func:`~cloister.federation.verification.verify_release`; without it, the report states
         that nobody verified the release for it.
     """
-    contents = _contents(release, **about)
+    return as_page(_contents(release, **about))
+
+
+def as_page(contents: Contents) -> str:
+    """Return a report as HTML."""
     return page(
         "report.html",
         **vars(contents),
         unclear=UNCLEAR,
         cell_text=cell_text,
         as_csv=_as_csv,
-        normal_of=partial(_normal_of, gaussian=contents.plan.layout.mechanism == "gaussian"),
+        normal_of=partial(_normal_of, gaussian=contents.gaussian),
         levels=_LEVELS,
         policy=report_policy(),
         script=static("report.js"),
@@ -151,25 +165,17 @@ def _contents(
     plan, shown = release.plan, shown or present(release)
     # All numbers come from the release and the plan, so that the report discloses nothing more.
     sights, sight_remarks = who_saw_what(plan, in_process=in_process)
-    displays = [_shown(display, f"x{i}") for i, display in enumerate(shown.everything)]
-    has_pictures = any(not isinstance(display, Table) for display in shown.everything)
-    undrawn = (plots.NO_PICTURES,) if has_pictures and not plots.can_draw() else ()
-    remarks = (*shown.remarks, *undrawn)
-    # A reader sees one picture of the answer before any table.
-    first = next((one for one in displays if one.picture), None)
-    cells = (cell_text(cell) for item in displays for row in item.table.rows for cell in row)
-    # A legend without a mark to explain would confuse.
-    unclear = any(text.endswith(UNCLEAR) for text in cells) or any(
-        one.unclear for one in shown.numbers
-    )
     asked, whole = _asked(plan, schema)
-    verified = verification or (_NOT_VERIFIED, _UNSIGNED if in_process else _UNCHECKED)
+    verified = verification or (NOT_VERIFIED, _UNSIGNED if in_process else _UNCHECKED)
+    silos = f"{len(plan.silos)} silo{'s' * (len(plan.silos) != 1)}"
     return Contents(
         title=shown.title,
+        about=(f"{plan.task.name} over {silos}", f"study {plan.study}"),
+        budget=plan.budget,
+        gaussian=plan.layout.mechanism == "gaussian",
         lines=shown.lines,
         numbers=shown.numbers,
-        unclear_note=UNCLEAR_NOTE if unclear else "",
-        plan=plan,
+        **shown_of(shown.everything, shown.numbers, shown.remarks),
         today=datetime.now(UTC).date().isoformat(),
         version=version("cloister"),
         warnings=shown.warnings,
@@ -179,20 +185,49 @@ def _contents(
         answers=privacy_statement(release),
         sights=sights,
         sight_remarks=sight_remarks,
-        remarks=tuple(_capitalised(remark) for remark in remarks),
-        first=first,
-        displays=tuple(one for one in displays if one is not first),
         cost=_cost(release),
         budget_lines=tuple(budget_lines),
         uncharged=_UNCHARGED if in_process else _CHARGED_THERE,
         asked=asked,
+        asked_caption="The question" if whole else "The question, with columns by their names only",
+        asked_note=_APPROVED if whole else _APPROVED_WITH_SCHEMA,
         question=plan.question if whole else "",
         verified=verified,
         facts=_facts(plan),
         document=json.dumps(
             plan.to_dict(), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False
         ),
+        document_name="The whole plan",
         comparison=shown.comparison,
+    )
+
+
+class Results(TypedDict):
+    """The parts of :class:`Contents` that follow from its displays."""
+
+    unclear_note: str
+    remarks: tuple[str, ...]
+    first: Shown | None
+    displays: tuple[Shown, ...]
+
+
+def shown_of(
+    displays: Sequence[Display], numbers: Sequence[KeyNumber], remarks: Sequence[str]
+) -> Results:
+    """Return the first picture, the other displays, and the remarks and marks that they need."""
+    parts = [_shown(display, f"x{i}") for i, display in enumerate(displays)]
+    has_pictures = any(not isinstance(display, Table) for display in displays)
+    undrawn = (plots.NO_PICTURES,) if has_pictures and not plots.can_draw() else ()
+    # A reader sees one picture of the answer before any table.
+    first = next((one for one in parts if one.picture), None)
+    cells = (cell_text(cell) for item in parts for row in item.table.rows for cell in row)
+    # A legend without a mark to explain would confuse.
+    unclear = any(text.endswith(UNCLEAR) for text in cells) or any(one.unclear for one in numbers)
+    return Results(
+        unclear_note=UNCLEAR_NOTE if unclear else "",
+        remarks=tuple(_capitalised(remark) for remark in (*remarks, *undrawn)),
+        first=first,
+        displays=tuple(one for one in parts if one is not first),
     )
 
 
@@ -261,21 +296,21 @@ def _cost(result: Release) -> Pairs:
     return (
         ("epsilon, all rounds composed", number(result.epsilon())),
         ("delta", f"{result.plan.budget.delta:.3g}"),
-        ("noise", "; ".join(_mechanisms(result))),
+        ("noise", "; ".join(mechanisms(result.spent, result.plan.unit))),
     )
 
 
-def _mechanisms(result: Release) -> list[str]:
+def mechanisms(spent: Event, unit: str) -> list[str]:
     """Return each kind of noise with its number of uses and its scales."""
     # Grouped by kind: the rounds of one job may have many scales.
     times: Counter[str] = Counter()
     scales: dict[str, list[float]] = {}
-    for event, count in mechanism_counts(result.spent).items():
+    for event, count in mechanism_counts(spent).items():
         gaussian = isinstance(event, GaussianEvent | SampledGaussianEvent)
         name = "Gaussian" if gaussian else type(event).__name__.removesuffix("Event")
         kind = f"{name} noise of {'standard deviation' if gaussian else 'scale'}"
         if isinstance(event, SampledGaussianEvent):
-            kind = f"each {noun_of(result.plan.unit)} with probability {number(event.rate)}, {kind}"
+            kind = f"each {noun_of(unit)} with probability {number(event.rate)}, {kind}"
         times[kind] += count
         scales.setdefault(kind, []).append(getattr(event, "noise_multiplier", 0.0))
     return [

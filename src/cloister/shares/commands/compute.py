@@ -57,11 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     wait = "longest wait for a party to connect, and for its next message"
     one("--timeout", type=float, default=600.0, metavar="SECONDS", help=wait)
     one("--out", type=Path, metavar="FILE", help="results as JSON, at a receiver")
+    report = "report of linked answers at a receiver, HTML or .md"
+    one("--report", type=Path, metavar="FILE", help=report)
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Take part in a session and return its outcome."""
     # Imports wait until the command runs, so that its help starts without them.
+    from cloister.core.memory import keep_freed_memory
     from cloister.federation.pki import KeyFolder
     from cloister.federation.settings import SiloSettings, load_role
     from cloister.shares.inference.programs import PROGRAMS
@@ -69,6 +72,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     from cloister.shares.mpc.session import Session
     from cloister.shares.owner import require_frozen
 
+    keep_freed_memory()  # of a process that ends with the session
     session = Session.load(args.session, PROGRAMS)
     _check(args, session)
     keys = KeyFolder(args.keys)
@@ -110,12 +114,17 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         document |= {"rounds": done.cost.rounds, "bytes_sent": done.cost.bytes_sent}
     if done.results:
         # Of a program that estimates from its words; others return numbers.
-        found = getattr(session.program, "found", None)
+        found = None
+        if estimate := getattr(session.program, "found", None):
+            found = estimate(done.results).after(session)
         document["results"] = (
-            found(done.results).to_dict()
+            found.to_dict()
             if found
             else {what: values.tolist() for what, values in done.results.items()}
         )
+        if found and args.report is not None:
+            found.report(args.report)
+            out.say(f"written  {args.report}")
         for what, values in {} if found else done.results.items():
             # Eight values give an idea of a result; the file has all of them.
             shown = ", ".join(f"{value:g}" for value in values.ravel()[:8].tolist())
@@ -136,10 +145,13 @@ def _check(args: argparse.Namespace, session: Session) -> None:
         )
     for option, given, names in (
         ("--out", args.out, session.receivers),
+        ("--report", args.report, session.receivers),
         ("--listen", args.listen, session.servers),
     ):
         if given is not None and args.name not in names:
             raise PlanError(f"{option} is for {', '.join(names)}, not for {args.name!r}.")
+    if args.report is not None and not hasattr(session.program, "found"):
+        raise PlanError(f"--report is for linked tables; {session.program.name!r} has --out alone.")
     if args.settings is None and session.tables_of(args.name):
         raise PlanError(
             "--settings must be given by an owner, since its policy must allow the session."

@@ -292,8 +292,8 @@ class Means(Sums):
         return Answer(
             self.kind,
             {
-                "counts": placed(count_interval(size, s)),
                 "means": placed(found.mapped(lambda part: middle + half * part)),
+                "counts": placed(count_interval(size, s)),
             },
         )
 

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Self
 
 from cloister.core.display import Display, Estimate, Table
+from cloister.core.errors import PlanError
 from cloister.shares.linking.analyses import Answer
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+    from cloister.shares.mpc.session import Session
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The run that gave answers.
+
+    Parameters
+    ----------
+    in_process : bool
+        True if all parties were one process.
+    charged : bool
+        True if a ledger was charged.
+    """
+
+    session: Session
+    in_process: bool = False
+    charged: bool = True
 
 
 @dataclass(frozen=True)
@@ -24,10 +45,13 @@ class Found:
         Number of persons in the join.
     answers : tuple of Answer
         In the order of the analyses; empty if the size is below `least_matches`.
+    ran : Ran, optional
+        The run, which :meth:`report` describes.
     """
 
     size: Estimate
     answers: tuple[Answer, ...]
+    ran: Ran | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""
@@ -37,6 +61,10 @@ class Found:
         """Return the size, and tables and charts of all answers."""
         size = Table("Linked persons", ("", "persons"), (("size", self.size),))
         return (size, *(shown for one in self.answers for shown in one.displays()))
+
+    def after(self, session: Session) -> Self:
+        """Return the answers with the session of several processes that gave them."""
+        return replace(self, ran=Ran(session))
 
     # Imported on use: a party's command needs no page, no data frame and no picture.
     def to_frame(self) -> pd.DataFrame:
@@ -48,6 +76,24 @@ class Found:
 
         return release_frame(self.displays())
 
+    def report(self, path: str | PathLike[str]) -> None:
+        """Write answers, cost and trust model as one HTML file, or Markdown for a name in ``.md``.
+
+        Each table of the HTML file can be saved as CSV.
+
+        Raises
+        ------
+        PlanError
+            If the answers were made from words without a session.
+        """
+        # On use, as a party without a report needs no page.
+        from cloister.app.report.page import write_contents
+        from cloister.shares.linking.report import contents_of
+
+        if self.ran is None:
+            raise PlanError("answers without a session have no report; take those of run_here.")
+        write_contents(contents_of(self, self.ran), path)
+
     def plot(self, title: str | None = None) -> Axes:
         """Draw one of :meth:`displays` by its title; by default the first chart."""
         from cloister.app.report.notebook import release_axes
@@ -57,9 +103,10 @@ class Found:
     def _repr_html_(self) -> str:
         from cloister.app.report.notebook import displays_html
 
-        return displays_html("LinkedTable", (), tuple(self._remarks()), self.displays())
+        return displays_html("LinkedTable", (), tuple(self.remarks()), self.displays())
 
-    def _remarks(self) -> Iterator[str]:
+    def remarks(self) -> Iterator[str]:
+        """Yield what a reader of the answers must know."""
         yield from (
             f"{one.kind} of {', '.join(one.of)}: {one.note}" for one in self.answers if one.note
         )

@@ -4,7 +4,7 @@ A table has a row of words for each of a public number of places: a tag, then co
 bits. Bit 0 of the first word after the tag is 1 for a person and 0 for a place that is free. All
 words are shared by XOR. Tags have their two lowest bits free for the owner's number.
 
-1. :func:`is_sorted`: each table is strictly increasing by tag. One bit is opened.
+1. :func:`are_sorted`: each table is strictly increasing by tag. One bit is opened.
 2. The servers write the owner's number into the tag. So tags of all owners are different, and no
    owner can use another's number.
 3. :func:`merge`: a bitonic network [B68]_, as in private set intersection by sorting [HEK12]_.
@@ -30,7 +30,17 @@ from numpy.typing import NDArray
 from cloister.core.arrays import Flags
 from cloister.core.errors import RemoteProtocolError
 from cloister.hazmat.ring import Words
-from cloister.shares.mpc.bits import all_set, both, equal, in_parts, less, negated, pick
+from cloister.shares.mpc.bits import (
+    all_set,
+    both,
+    equal,
+    in_parts,
+    less,
+    less_material,
+    negated,
+    pick,
+)
+from cloister.shares.mpc.material import Pick
 from cloister.shares.mpc.server import Server
 
 How = Literal["inner", "left", "union", "outer"]
@@ -39,6 +49,7 @@ How = Literal["inner", "left", "union", "outer"]
 OWNER_BITS = np.uint64(3)
 """Bits of a tag that the servers replace by the owner's number."""
 _ONE = np.uint64(1)
+_BELOW, _ABOVE = slice(None, -1), slice(1, None)  # all rows that have a next one, and those
 _Places = NDArray[np.intp]
 
 
@@ -59,14 +70,17 @@ class Joined:
     parts: tuple[Words, ...]
 
 
-def is_sorted(server: Server, table: Words) -> bool:
+def are_sorted(server: Server, tables: Sequence[Words]) -> list[bool]:
     """Open whether tags increase strictly (semi-honest; the dealer with either server sees all).
 
-    The bit is a function of this owner's upload alone.
+    A bit for each table, which is a function of its owner's upload alone.
     """
-    tags = table[:, 0] & ~OWNER_BITS
-    rises = [less(server, tags[:-1][part], tags[1:][part]) for part in in_parts(len(tags) - 1)]
-    return all_set(server, np.concatenate(rises)) if rises else True
+    tags = [table[:, 0] & ~OWNER_BITS for table in tables]
+    # All tables together, since each comparison waits for the other server.
+    lower, upper = (np.concatenate([own[part] for own in tags]) for part in (_BELOW, _ABOVE))
+    rises = [less(server, lower[part], upper[part]) for part in in_parts(len(lower))]
+    ends = np.cumsum([len(own) - 1 for own in tags])
+    return all_set(server, np.split(np.concatenate([np.zeros(0, bool), *rises]), ends[:-1]))
 
 
 def sorted_together(server: Server, tables: Sequence[Words], names: Sequence[str]) -> Words:
@@ -79,15 +93,16 @@ def sorted_together(server: Server, tables: Sequence[Words], names: Sequence[str
     RemoteProtocolError
         At both servers, if a table is not sorted. No later value is opened.
     """
-    width = max(table.shape[1] for table in tables)
-    rows = np.empty((0, width), np.uint64)
-    for number, (table, name) in enumerate(zip(tables, names, strict=True)):
-        # An unsorted table could put one person into several pairs.
-        if not is_sorted(server, table):
+    # An unsorted table could put one person into several pairs.
+    for name, rises in zip(names, are_sorted(server, tables), strict=True):
+        if not rises:
             raise RemoteProtocolError(
                 f"table {name!r} is not sorted by its tags without repetition; its owner must "
                 "upload it again in a new session."
             )
+    width = max(table.shape[1] for table in tables)
+    rows = np.empty((0, width), np.uint64)
+    for number, table in enumerate(tables):
         own = np.pad(table, ((0, 0), (0, width - table.shape[1])))
         own[:, 0] = (own[:, 0] & ~OWNER_BITS) ^ np.uint64(number if server.index == 0 else 0)
         rows = merge(server, rows, own)
@@ -127,6 +142,8 @@ def _exchange(server: Server, rows: Words, low: _Places, high: _Places) -> None:
     # In parts, since a comparison takes ten times the memory of its words.
     for part in in_parts(len(low)):
         a, b = rows[low[part]], rows[high[part]]
+        # All at once, so that only the first item of an exchange waits for the dealer.
+        server.expect(*less_material(len(a)), Pick(*a.shape))
         falls = less(server, np.ascontiguousarray(b[:, 0]), np.ascontiguousarray(a[:, 0]))
         moved = pick(server, falls, a ^ b)
         rows[low[part]], rows[high[part]] = a ^ moved, b ^ moved

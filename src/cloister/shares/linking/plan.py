@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from math import log2, prod, sqrt
+from math import ceil, log2, prod, sqrt
 from typing import NamedTuple
 
 from cloister.protocol.task import INTERVAL_95
-from cloister.shares.linking.analyses import Analysis, Descent, Table
+from cloister.shares.linking.analyses import Analysis, Descent, Linear, Table
 from cloister.shares.linking.merge import How
 from cloister.shares.linking.program import Linked
 from cloister.shares.linking.shrink import most_dummies
 from cloister.shares.mpc.session import Session
 
-_LEAST_OF_MODEL = 1000  # epsilon times persons; below, a logistic model lost 0.025 of its AUC
+# Persons that answers need at epsilon 1, as benchmarks/linking_models.py --least finds them: a
+# logistic model of ten columns then loses less AUC than its standard error, and slopes of a linear
+# one are off by less than theirs.
+_LEAST_OF_MODEL = 4000
+_LEAST_OF_PRODUCT = 5000
 _LEAST_OF_CELL = 50
 
 
@@ -38,10 +42,10 @@ def traffic(program: Linked) -> Traffic:
             exchanges += (done + rows) / 2 * stages
             rounds += 8 * stages
         done += rows
-        rounds += 8 + round(log2(rows))  # the check of order
     part = sum(words - 1 for _, words in shapes)
     kept = done + 2 * most_dummies(program.size_noise.sigma)
-    each = exchanges * (46 + 8 * width) + done * (46 + 20 + 8 * part) + kept * 8 * (1 + part)
+    rounds += 8 + round(log2(max(rows for rows, _ in shapes)))  # the check of order
+    each = exchanges * (40 + 8 * width) + done * (40 + 16 + 8 * part) + kept * 8 * (1 + part)
     return Traffic(uploads, round(each), rounds + 7 + 2 * len(shapes) + 5)
 
 
@@ -59,11 +63,35 @@ def precision(program: Linked) -> Iterator[str]:
 def warnings_for(program: Linked, expected: int) -> Iterator[str]:
     """Yield reasons why noise may hide the answers, for a public guess of the number of persons."""
     for one, _ in program.noises():
-        needs = {Descent: _LEAST_OF_MODEL, Table: _LEAST_OF_CELL * prod(one.shape(program.frame))}
-        for kind, need in needs.items():
-            if isinstance(one, kind) and program.epsilon * expected < need:
-                names = ", ".join(one.names())
-                yield f"{one.kind} of {names} needs epsilon times persons of {need}."
+        need = ceil(_least(one, program))
+        if expected < need:
+            names = ", ".join(one.names())
+            yield f"{one.kind} of {names} needs about {need:,} persons at this epsilon."
+
+
+def _least(one: Analysis, program: Linked) -> float:
+    """Return the smallest number of persons with a useful answer; 0 if it is not known."""
+    size = prod(one.shape(program.frame))
+    match one:
+        case Table():
+            return _LEAST_OF_CELL * size / program.epsilon
+        case Linear():
+            # Noise falls as 1 / n and the standard error as 1 / sqrt(n), so epsilon is squared.
+            return _LEAST_OF_PRODUCT * size / program.epsilon**2
+        case Descent():
+            return _LEAST_OF_MODEL / program.epsilon
+        case _:
+            return 0.0
+
+
+def trust(session: Session) -> tuple[str, str]:
+    """Return sentences on the servers, the dealer, and those that together see all rows."""
+    first, second = session.servers
+    return (
+        f"Servers are {first} and {second}, dealer is {session.dealer}.",
+        f"{session.dealer} together with {first} or with {second} could see all rows of all "
+        "tables; so could both servers together.",
+    )
 
 
 _COUNTED: Mapping[How, str] = {
@@ -97,7 +125,6 @@ def approval(session: Session, name: str) -> str:
     places = ", ".join(f"{side.rows} of {table}" for table, side in sides.items())
     kinds = "; ".join(map(_asked, (one for one, _ in program.noises())))
     counted = _COUNTED[program.how].format(*sides)
-    first, second = session.servers
     third = sorted(set(session.owners.values()) - set(session.servers))
     lone = third[0] if len(session.owners) == 3 and len(third) == 1 else None
     sentences = (
@@ -113,9 +140,7 @@ def approval(session: Session, name: str) -> str:
         f"It costs epsilon {program.epsilon:g}, delta {program.delta:g} of your ledger for every "
         f"person of {own} with at most {program.keys_per_person} of these keys; a repetition "
         "costs as much again.",
-        f"Servers are {first} and {second}, dealer is {session.dealer}.",
-        f"{session.dealer} together with {first} or with {second} could see all rows of all "
-        "tables; so could both servers together.",
+        *trust(session),
         f"{lone} is the only owner that is no server: the other two could see its rows."
         if lone
         else "",

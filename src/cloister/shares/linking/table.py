@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from functools import cached_property, partial
+from contextlib import nullcontext
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cloister.core.errors import PlanError, RemoteProtocolError
+from cloister.core.errors import PlanError
 from cloister.core.randomness import new_nonce
 from cloister.data.loss import warn_owner
 from cloister.federation.transports.links import Link, local_links
@@ -20,10 +20,11 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
 from cloister.shares.linking.analyses import Analysis
 from cloister.shares.linking.columns import Side
-from cloister.shares.linking.found import Found
+from cloister.shares.linking.found import Found, Ran
 from cloister.shares.linking.keys import Part
 from cloister.shares.linking.merge import How
 from cloister.shares.linking.program import Linked
+from cloister.shares.mpc.ending import Stopped, told
 from cloister.shares.mpc.parties import Account, Outcome, take_part
 from cloister.shares.mpc.session import Party, Session
 
@@ -142,26 +143,28 @@ class LinkedTable:
         with TemporaryDirectory() as folder, ThreadPoolExecutor(len(keys)) as pool:
 
             def part(name: str) -> Outcome:
-                own = Path(folder, name)
-                own.mkdir()
-                rows = {name: ready[name]} if name in ready else {}
-                links = partial(cables.links, name)
-                return take_part(
-                    session,
-                    name,
-                    links,
-                    own,
-                    tables=rows,
-                    account=paid.get(name),
-                    identity=keys[name],
-                )
+                links = cables.of(name)
+                # Also an error before the links are used, which `take_part` does not tell.
+                with told(name, session.parties, links):
+                    own = Path(folder, name)
+                    own.mkdir()
+                    return take_part(
+                        session,
+                        name,
+                        lambda: nullcontext(links),
+                        own,
+                        tables={name: ready[name]} if name in ready else {},
+                        account=paid.get(name),
+                        identity=keys[name],
+                    )
 
             running = {name: pool.submit(part, name) for name in keys}
             errors = [error for one in running.values() if (error := one.exception())]
             # A party that stops ends the others, whose errors are no cause.
-            for error in sorted(errors, key=lambda one: isinstance(one, RemoteProtocolError)):
+            for error in sorted(errors, key=lambda one: isinstance(one, Stopped)):
                 raise error
-            return program.found(running[next(iter(self.sides))].result().results)
+            found = program.found(running[next(iter(self.sides))].result().results)
+            return replace(found, ran=Ran(session, in_process=True, charged=bool(given)))
 
     def _accounts(
         self,
@@ -198,16 +201,9 @@ class _Cables:
         for one, other in pairs:
             self._ends[one, other], self._ends[other, one] = local_links(_PATIENCE)
 
-    @contextmanager
-    def links(self, name: str) -> Iterator[Mapping[str, Link]]:
-        """Yield the ends of a party; an error ends its peers, too."""
-        own = {there: end for (here, there), end in self._ends.items() if here == name}
-        try:
-            yield own
-        except BaseException:
-            for end in own.values():
-                end.send(b"")  # no message of any step, so that nobody waits for one
-            raise
+    def of(self, name: str) -> Mapping[str, Link]:
+        """Return the ends of a party."""
+        return {there: end for (here, there), end in self._ends.items() if here == name}
 
 
 def _plain(value: Any) -> Any:

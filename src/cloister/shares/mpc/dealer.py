@@ -8,6 +8,7 @@ expands all its shares.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping
 from math import prod
 
@@ -105,8 +106,27 @@ class Supply:
             raise RemoteProtocolError(
                 f"the dealer's key must have {KEY_BYTES} bytes, got {len(self._key)}."
             )
-        self._taken = self._awaited = 0
+        self._asked = self._taken = self._awaited = 0
+        self._expected: deque[Material] = deque()
         self.bytes_received = KEY_BYTES
+
+    def expect(self, *materials: Material) -> None:
+        """Request the next items now, so that their ways to the dealer and back are no rounds.
+
+        They are then taken in this order, and no others before them. Until then, another call does
+        nothing: a part of a program need not know what the whole has requested.
+        """
+        if self._expected:  # two requests for one item would put all later ones out of step
+            return
+        for material in materials:
+            self._ask(material)
+        self._expected += materials
+
+    def _ask(self, material: Material) -> None:
+        serial, self._asked = self._asked, self._asked + 1
+        if self._index == 1:
+            request = [serial, type(material).__name__, *vars(material).values()]
+            self._link.send(json.dumps(request, allow_nan=False).encode())
 
     def take(self, material: Material) -> tuple[list[Words], Callable[[], Words]]:
         """Return this server's shares of the next item.
@@ -119,9 +139,12 @@ class Supply:
             so call it as late as possible, in the order of the items.
         """
         serial, self._taken = self._taken, self._taken + 1
-        if self._index == 1:
-            request = [serial, type(material).__name__, *vars(material).values()]
-            self._link.send(json.dumps(request, allow_nan=False).encode())
+        if not self._expected:
+            self._ask(material)
+        elif (expected := self._expected.popleft()) != material:
+            raise LocalProtocolError(
+                f"item {serial} of the material was requested as {expected}, and is no {material}."
+            )
         drawn = _drawn(self._key, self._index, serial, material)
         return drawn, lambda: self._derived(serial, material)
 

@@ -3,7 +3,7 @@
 All messages use sealed links. Owners of some programs first agree on a secret. Then an owner sends
 server 0 a key and server 1 a share for each of its tables. Then the servers run the program. Each
 sends every receiver its refreshed shares of the results, and confirms the end to every owner and
-receiver. A failing party closes its links; its peers then abort.
+receiver. A failing party sends the class of its error and closes its links; its peers then abort.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from cloister.hazmat.ring import Words, from_bytes, to_bytes, to_integers
 from cloister.hazmat.signing import Identity
 from cloister.privacy.filter import cheapest_pricing
 from cloister.shares.mpc.dealer import Dealer, Supply
+from cloister.shares.mpc.ending import told
 from cloister.shares.mpc.material import Shape, Sharing
 from cloister.shares.mpc.opening import MARKS
 from cloister.shares.mpc.program import Opening, Program
 from cloister.shares.mpc.sealed import seal
-from cloister.shares.mpc.secret import owners_secret
+from cloister.shares.mpc.secret import await_owners, owners_secret
 from cloister.shares.mpc.server import Cost, Server
 from cloister.shares.mpc.session import Session
 from cloister.shares.mpc.shares import combine, decode, encode, expand_share, split
@@ -107,6 +108,10 @@ class Account:
                 f"session {session.id} costs more than {ledger.remaining(dataset, 'default'):.4g}, "
                 f"the epsilon left for one more job on data set {dataset!r}; lower its epsilon."
             )
+
+    def release(self, session: Session) -> None:
+        """Return the reservation of a session before any share left; its id is used up."""
+        self.ledger.close(session.id)
 
     def spend(self, session: Session, event: Event) -> None:
         """Charge the cost of a session; it stays charged if a message is lost."""
@@ -181,18 +186,24 @@ def take_part(
     BudgetExceeded
         Likewise, if the ledger refuses.
     RemoteProtocolError
-        If another party violates the protocol or stops. The charge remains, and the session cannot
-        be used again.
+        If another party violates the protocol, or as :class:`.ending.Stopped` if one stops. A
+        charge remains, and the session cannot be used again.
     """
     given = _checked(session, name, tables or {}, account)
     event = session.program.event() if given else None
     if (folder / SESSIONS / session.id).exists():  # said now, not when all others have come
         raise _used(session)
-    with links() as opened:
-        ends = {**opened, name: link_to_self()}
-        words = _tagged(session, name, ends, given, identity)
+    with links() as opened, told(name, session.parties, opened) as ends:
+        ends[name] = link_to_self()
         if account is not None and event is not None:
             account.reserve(session, event, given)
+        try:
+            # Owners with a secret wait here until all have reserved and are ready.
+            words = _tagged(session, name, ends, given, identity)
+        except BaseException:
+            if account is not None and event is not None:
+                account.release(session)
+            raise
         _use_once(folder, session)
         if account is not None and event is not None:
             account.spend(session, event)  # before the first share leaves
@@ -229,9 +240,8 @@ def _tagged(
     identity: Identity | None,
 ) -> dict[str, Words]:
     """Return an owner's tables as words, with tags under the owners' secret if there is one."""
-    secret = None
-    if getattr(session.program, "has_secret", False) and name != session.dealer:
-        secret = owners_secret(session, name, ends, identity)
+    has_secret = getattr(session.program, "has_secret", False) and name != session.dealer
+    secret, links = owners_secret(session, name, ends, identity) if has_secret else (None, {})
     words: dict[str, Words] = {}
     for table, rows in tables.items():
         if secret is not None and not isinstance(rows, np.ndarray):
@@ -239,6 +249,8 @@ def _tagged(
         assert isinstance(rows, np.ndarray)
         _check_shape(table, rows, session.program.tables()[table])
         words[table] = rows
+    if has_secret:
+        await_owners(session, name, ends, links)
     return words
 
 

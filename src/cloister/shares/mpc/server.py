@@ -80,6 +80,10 @@ class Server:
         """Return this server's shares of the next item of material; see :meth:`Supply.take`."""
         return self.supply.take(material)
 
+    def expect(self, *materials: Material) -> None:
+        """Request items before they are taken, in this order; see :meth:`Supply.expect`."""
+        self.supply.expect(*materials)
+
     def open(self, *shares: Words, sharing: Sharing = Sharing.SUM) -> list[Words]:
         """Open values to both servers, in one round.
 

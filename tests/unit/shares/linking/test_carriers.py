@@ -110,6 +110,8 @@ def test_a_carrier_that_meddles_ends_the_session_without_an_answer(
     for place, number in enumerate({HANDSHAKE, len(kept) // 2, max(HANDSHAKE, len(kept) - 2)}):
         again = replace(of, id=f"{place + 1:032x}")
         done = run(again, tmp_path, pair, how, number, kept)
+        if how == "repeat" and number == len(kept) - 1:
+            continue  # nobody reads a copy after the last message
         assert isinstance(done[pair[1]], CloisterError), (how, number, done)
         receiver = done["zero"]
         assert isinstance(receiver, CloisterError) or pair[1] != "zero"

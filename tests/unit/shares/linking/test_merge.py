@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.core.errors import RemoteProtocolError
-from cloister.shares.linking.merge import Joined, everybody, inner, is_sorted, merge
+from cloister.shares.linking.merge import Joined, are_sorted, everybody, inner, merge
 from cloister.shares.linking.shrink import most_dummies, shrink
-from cloister.shares.mpc import Server
+from cloister.shares.mpc import Server, run_here
 from cloister.shares.mpc.bits import all_set, equal, less
 
 from .people import THIRD, Side, Words, frames, on_shares, sides, uploads, xor
@@ -138,8 +138,22 @@ def test_words_are_compared_without_a_sign(words: list[int]) -> None:
     for compare, clear in ((less, np.less), (equal, np.equal)):
         pair, _ = on_shares(lambda s, t, by=compare: by(s, *t), [x, y])
         assert (xor(pair) == clear(x, y)).all()
-    pair, _ = on_shares(lambda s, t: all_set(s, equal(s, *t)), [x, y])
+    pair, _ = on_shares(lambda s, t: all_set(s, [equal(s, *t)])[0], [x, y])
     assert pair[0] is pair[1] is bool((x == y).all())
+
+
+def test_groups_of_bits_are_opened_as_one_bit_each() -> None:
+    """Of other sizes, with one wrong bit at each place, and without bits."""
+    for n in range(7):
+        for place in range(-1, n):
+            bits = np.arange(n) != place
+            groups = [bits, np.ones(3, bool), np.zeros(0, bool), np.array([False])]
+
+            def program(server: Any, of: Any = groups) -> list[bool]:
+                return all_set(server, [group & (server.index == 0) for group in of])
+
+            (first, second), _ = run_here(program)
+            assert first == second == [place < 0, True, True, False]
 
 
 # Uploads that no honest owner makes ---------------------------------------------------------------
@@ -155,8 +169,8 @@ def test_a_table_that_is_not_sorted_stops_both_servers(how: str) -> None:
         bad[[5, 9]] = bad[[9, 5]]
     else:
         bad[:] = bad[7]
-    pair, _ = on_shares(lambda s, t: (is_sorted(s, t[0]), is_sorted(s, t[1])), [bad, good])
-    assert pair == ((False, True), (False, True))
+    pair, _ = on_shares(are_sorted, [bad, good])
+    assert list(pair) == [[False, True], [False, True]]
     with pytest.raises(RemoteProtocolError, match="'first' is not sorted"):
         joined([bad, good])
 

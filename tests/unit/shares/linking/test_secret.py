@@ -11,7 +11,7 @@ from cloister.core.errors import CloisterError, PlanError, RemoteProtocolError
 from cloister.federation.transports.links import Link, local_links
 from cloister.hazmat.signing import Identity
 from cloister.shares.linking import LinkedTable, Table
-from cloister.shares.mpc.secret import owners_secret
+from cloister.shares.mpc.secret import await_owners, owners_secret
 from cloister.shares.mpc.session import Party, Session
 
 from .people import PARTS, frames, sides, uploads
@@ -73,7 +73,9 @@ def agreed(owners: tuple[str, ...], change: Any = None) -> tuple[dict[str, Any],
 
     def part(name: str) -> Any:
         try:
-            return owners_secret(of, name, ends[name], KEYS[name])
+            secret, links = owners_secret(of, name, ends[name], KEYS[name])
+            await_owners(of, name, ends[name], links)
+            return secret
         except CloisterError as error:
             for end in ends[name].values():
                 end.send(b"")
@@ -100,7 +102,7 @@ def test_all_owners_have_one_fresh_secret_and_nobody_else(owners: tuple[str, ...
 
 def test_server_0_carries_what_it_cannot_read_or_change() -> None:
     has, frames_ = agreed(("a", "b"))
-    assert len(frames_) == 5
+    assert len(frames_) == 7
     assert not any(has["a"] in frame for frame in frames_)
     for place in (0, -1):
 

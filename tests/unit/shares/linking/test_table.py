@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,23 @@ from cloister.estimators.release import say_uncounted
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
-from cloister.shares.linking import Column, LinkedTable, Part, Side, Table, columns
+from cloister.shares.linking import (
+    Column,
+    Linear,
+    Linked,
+    LinkedTable,
+    Logistic,
+    Part,
+    Side,
+    Table,
+    columns,
+    table,
+)
 from cloister.shares.linking.columns import prepare
 from cloister.shares.linking.keys import tags
+from cloister.shares.linking.plan import warnings_for
+from cloister.shares.mpc.dealer import Dealer
+from cloister.shares.mpc.ending import Stopped
 from cloister.shares.mpc.parties import Account
 
 from .people import FIRST, PARTS, SECOND, frames, sides
@@ -94,10 +109,90 @@ def test_the_charge_is_the_budget_whatever_the_weights() -> None:
         assert price > (0.95 if weights[1] == 0.6 else 0.999)
 
 
+def test_a_plan_warns_of_too_few_persons_for_each_kind_of_answer() -> None:
+    """A linear model of 3 terms, its target and 1 has 15 products; epsilon counts twice there."""
+    analyses = [
+        Table(of=("group",)),
+        Linear(of=("x", "group"), target="z"),
+        Logistic(of=("x",), target="y"),
+    ]
+    for epsilon_, needs in ((1.0, ("150", "75,000", "4,000")), (2.0, ("75", "18,750", "2,000"))):
+        program = question(analyses=analyses, epsilon=epsilon_).program
+        said = list(warnings_for(program, 1))
+        assert [text.split(" needs about ")[1].split()[0] for text in said] == list(needs)
+        assert not list(warnings_for(program, 75_000))
+
+
 def test_few_matches_withhold_all_but_the_size() -> None:
     found = question(least_matches=5_000).run_here(tables())
     assert found.answers == ()
     assert found.to_dict()["analyses"] == []
+
+
+@pytest.mark.parametrize(
+    ("stops", "where"),
+    [
+        ("crm", "folder"),  # before it has a link
+        ("cards", "tags"),
+        ("cards", "account"),
+        ("desk-dealer", "deal"),
+        ("desk-server-1", "join"),
+    ],
+)
+def test_a_party_that_stops_ends_all_others_with_the_class_of_its_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stops: str, where: str
+) -> None:
+    ended: dict[str, BaseException] = {}
+    take, own = table.take_part, current_thread
+    part_of: dict[Any, str] = {}
+    names: set[str] = set()
+
+    def recorded(session: Any, name: str, *given: Any, **named: Any) -> Any:
+        part_of[own()] = name
+        names.add(name)
+        try:
+            if where == "folder" and name == stops:
+                raise MemoryError
+            return take(session, name, *given, **named)
+        except BaseException as error:
+            ended[name] = error
+            raise
+
+    def failing(place: Any, method: str) -> None:
+        before = getattr(place, method)
+
+        def then(*given: Any, **named: Any) -> Any:
+            if part_of.get(own()) == stops:
+                raise MemoryError
+            return before(*given, **named)
+
+        monkeypatch.setattr(place, method, then)
+
+    monkeypatch.setattr(table, "_PATIENCE", 60.0)
+    monkeypatch.setattr(table, "take_part", recorded)
+    places: dict[str, tuple[Any, str]] = {
+        "tags": (columns.Prepared, "tagged"),
+        "account": (Account, "reserve"),
+        "deal": (Dealer, "_deal"),
+        "join": (Linked, "run"),
+    }
+    if where in places:
+        failing(*places[where])
+    ledgers = {name: Ledger(tmp_path / f"{name}.db") for name in tables()}
+    for name, ledger in ledgers.items():
+        ledger.open_dataset(name, cap=Budget(1.0, 1e-6), unit="national_id")
+    with pytest.raises(MemoryError):
+        question().run_here(tables(), {n: Account(one, n) for n, one in ledgers.items()})
+    assert len(names) == 5
+    for name in names - {stops}:
+        assert isinstance(ended[name], Stopped), (name, ended[name])
+        assert (ended[name].party, ended[name].reason) == (stops, "MemoryError")
+        assert f"'{stops}' stopped with MemoryError" in str(ended[name])
+    # Nothing is charged where nobody has sent a share, and never more than the budget.
+    sent = where in ("deal", "join")
+    for name, ledger in ledgers.items():
+        assert ledger.spent(name) == (pytest.approx(1.0, abs=1e-3) if sent else 0.0)
+        assert ledger.spent(name) <= 1.0
 
 
 BAD: dict[str, dict[str, Any]] = {

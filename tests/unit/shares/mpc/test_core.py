@@ -40,7 +40,8 @@ from cloister.shares.mpc import (
     times,
     truncate,
 )
-from cloister.shares.mpc.material import Bits, Product, Truncation, fold_order
+from cloister.shares.mpc.compare import conjunction
+from cloister.shares.mpc.material import Bits, Product, Square, Truncation, fold_order
 
 Words = NDArray[np.uint64]
 
@@ -340,6 +341,39 @@ def test_material_out_of_order_is_refused() -> None:
     _, second = supply.take(Bits((3,)))
     with pytest.raises(CloisterError, match="used once and in order"):
         second()
+
+
+def test_items_are_requested_ahead_and_taken_in_that_order() -> None:
+    client, dealer = local_links(1)
+    dealer.send(bytes(32))
+    supply = Supply(1, client)
+    whole = (Bits((3,)), Bits((4,)), Square((2,)))
+    supply.expect(*whole)
+    supply.expect(Bits((9,)))  # of a part: the whole has requested all
+    assert [json.loads(dealer.receive())[0] for _ in whole] == [0, 1, 2]
+    supply.take(whole[0])
+    with pytest.raises(CloisterError, match="was requested as Bits"):
+        supply.take(Square((2,)))
+    supply.take(whole[2])
+    supply.take(Bits((5,)))  # no longer ahead
+    assert json.loads(dealer.receive())[:2] == [3, "Bits"]
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("n", [1, 3, 8, 63, 64, 65, 200])
+def test_narrow_elements_travel_as_their_bits_alone(width: int, n: int) -> None:
+    kind = np.dtype(f"u{max(1, width // 8)}")
+    draw = np.random.default_rng(n)
+    x, y = (draw.integers(2**width, size=shape).astype(kind) for shape in ((n,), (2, n)))
+
+    def program(server: Server) -> Any:
+        zero = server.index
+        return conjunction(server, x * kind.type(zero), y * kind.type(zero), width)
+
+    (first, second), servers = run_here(program)
+    assert ((first ^ second) == (x & y)).all()
+    # Whole words of three vectors, and the number of the round.
+    assert servers[0].cost.bytes_sent == 8 + 3 * 8 * -(-n * width // 64)
 
 
 def test_no_two_items_share_a_stream() -> None:

@@ -28,6 +28,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, GaussianEvent
 from cloister.privacy.ledger import Ledger
 from cloister.shares.mpc import Server, encode, local_links, times
+from cloister.shares.mpc.ending import Stopped
 from cloister.shares.mpc.opening import MARKS
 from cloister.shares.mpc.parties import Account, Outcome, connected, take_part, words_of
 from cloister.shares.mpc.program import Opening
@@ -216,7 +217,7 @@ def test_a_private_opening_is_charged_before_the_first_share_leaves(tmp_path: Pa
             tables={"y": words_of(of.program, "y", Y)},
             account=erin,
         )
-    assert len(spent) == 2
+    assert len(spent) == 4  # a share, and the word that it stops, to each server
     assert min(spent) > 0
     del ends
     again = replace(of, id="f" * 32)
@@ -244,7 +245,8 @@ def test_a_ledger_that_refuses_stops_the_owner_before_anything_is_sent(tmp_path:
         take_part(of, "dave", links, tmp_path, tables=tables, account=account(tmp_path, 0.1))
     with pytest.raises(PlanError, match="owner's ledger"):
         take_part(of, "dave", links, tmp_path, tables=tables)
-    assert sent == []
+    # Both servers learn that it stops, and no more.
+    assert [body.partition(b"; ")[2] for body in sent] == [b"BudgetExceeded dave"] * 2
 
 
 def test_wrong_tables_are_refused_before_anybody_is_dialled(tmp_path: Path) -> None:
@@ -303,7 +305,7 @@ def test_whoever_stops_ends_the_run_at_all_with_a_message(stops: str, tmp_path: 
     with ThreadPoolExecutor(5) as pool:
         done = dict(zip(NAMES, pool.map(part, NAMES), strict=True))
     for name in NAMES:
-        assert isinstance(done[name], TransportError | PlanError), (name, done[name])
+        assert isinstance(done[name], TransportError | PlanError | Stopped), (name, done[name])
         assert "30 s" not in str(done[name])
 
 

@@ -1,0 +1,230 @@
+"""The report of a linked run: the one file that other answers have, from released numbers alone."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import combinations, product
+
+import numpy as np
+
+from cloister.app.headline import KeyNumber, key_numbers
+from cloister.app.present import reliability_of
+from cloister.app.report.contents import Contents, Pairs
+from cloister.app.report.page import NOT_VERIFIED, mechanisms, shown_of
+from cloister.app.text import (
+    BRACKETS_NOTE,
+    NOT_HIDDEN,
+    ONE_PROCESS,
+    attacker_sentence,
+    estimate_text,
+    listed,
+    number,
+    strength_sentence,
+)
+from cloister.core.display import Estimate, PValue, Table
+from cloister.core.errors import PlanError
+from cloister.privacy.accounting import epsilon
+from cloister.privacy.budget import Budget
+from cloister.shares.linking.analyses import Answer
+from cloister.shares.linking.found import Found, Ran
+from cloister.shares.linking.merge import How
+from cloister.shares.linking.plan import trust
+from cloister.shares.linking.program import Linked
+
+_PERSON = "person"
+_JOINED: dict[How, str] = {
+    "inner": "persons of all tables",
+    "left": "persons of the first table",
+    "union": "persons of either table",
+    "outer": "persons of either table",
+}
+_AMOUNTS = (": counts", ": shares")
+_MOST_SENTENCES = 2  # of answers in the verdict; all have their pictures and tables
+_UNSIGNED = (
+    "Nobody signed these answers. Servers and dealer compute them, and nobody would notice wrong "
+    "ones."
+)
+_CHARGED = "Each owner's ledger was charged this cost once; this report does not show the ledgers."
+_UNCHARGED = "This run was not charged to a ledger: later runs do not add its cost."
+
+
+def contents_of(found: Found, ran: Ran) -> Contents:
+    """Return the contents of the report of a run."""
+    session, program = ran.session, ran.session.program
+    if not isinstance(program, Linked):
+        raise PlanError(f"a report of linked tables must be of 'linked', got {program.name!r}.")
+    event, budget = program.event(), Budget(program.epsilon, program.delta)
+    spent, displays = number(epsilon(event, program.delta)), found.displays()
+    # Of counts and shares nobody asks whether they are 0.
+    effects = tuple(shown for shown in displays[1:] if not shown.title.endswith(_AMOUNTS))
+    verdict, doubt = " ".join(_verdict(found, program)), reliability_of(effects or displays[1:])
+    size = KeyNumber("in the join", _JOINED[program.how], found.size)
+    # The size and two more numbers, as many as other reports have.
+    numbers = (size, *key_numbers("", displays[1:], None)[:2])
+    owners = [f"{table} of {owner}" for table, owner in session.owners.items()]
+    names = tuple(session.owners)
+    return Contents(
+        title=f"Linked persons of {' and '.join(names)}",
+        about=(f"linked over {len(names)} tables", f"key {program.key}"),
+        budget=budget,
+        gaussian=True,  # all analyses have this noise
+        lines=(
+            ("found", verdict),
+            (
+                "cost",
+                f"Epsilon {spent} at delta {program.delta:.2g}. "
+                f"{attacker_sentence(event, _PERSON)}",
+            ),
+            ("how sure", doubt),
+        ),
+        numbers=numbers,
+        **shown_of(displays, numbers, [*found.remarks()]),
+        today=datetime.now(UTC).date().isoformat(),
+        version=version("cloister"),
+        warnings=(),
+        epsilon=spent,
+        share=None,
+        cards=(
+            ("unit of privacy", f"person by {program.key}"),
+            ("tables", str(len(names))),
+            ("analyses", str(len(program.noises()))),
+            ("noise from", "both servers"),
+        ),
+        answers=(
+            (
+                "What was released?",
+                "; ".join(("The number of linked persons", *_kinds(program))) + ".",
+            ),
+            ("What was summed over?", f"{listed(owners)}, joined by {program.key} on shares."),
+            (
+                "Who is protected?",
+                f"Every person with at most {program.keys_per_person} of these keys: all its rows "
+                "in all tables.",
+            ),
+            ("How well?", strength_sentence(epsilon(event, program.delta), program.delta, _PERSON)),
+            ("What does that mean?", attacker_sentence(event, _PERSON)),
+            ("What is not covered?", f"{BRACKETS_NOTE} {NOT_HIDDEN}"),
+        ),
+        sights=_sights(ran),
+        sight_remarks=(*trust(session), *((ONE_PROCESS,) if ran.in_process else ())),
+        cost=(
+            ("epsilon, all openings composed", spent),
+            ("delta", f"{program.delta:.3g}"),
+            ("noise", "; ".join(mechanisms(event, _PERSON))),
+        ),
+        budget_lines=(),  # each owner's ledger is its own
+        uncharged=_CHARGED if ran.charged else _UNCHARGED,
+        asked=tuple(_asked(program, ran)),
+        asked_caption="The question",
+        asked_note="Each owner approved this question. All parties have one digest of it:",
+        question=session.digest(),
+        verified=(NOT_VERIFIED, _UNSIGNED),
+        facts=_facts(ran),
+        document=json.dumps(
+            session.to_dict(), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False
+        ),
+        document_name="The whole session",
+        comparison=None,
+    )
+
+
+def _kinds(program: Linked) -> Iterator[str]:
+    for one, _ in program.noises():
+        yield f"{one.kind} of {', '.join(one.names())}"
+
+
+def _verdict(found: Found, program: Linked) -> Iterator[str]:
+    """Yield a sentence on the size, and one on each answer."""
+    yield f"The join has {estimate_text(found.size)} {_JOINED[program.how]}."
+    if program.noises() and not found.answers:
+        yield f"All answers are withheld, since fewer than {program.least_matches} were counted."
+    yield from map(_sentence, found.answers[:_MOST_SENTENCES])
+    if (more := len(found.answers) - _MOST_SENTENCES) > 0:
+        yield f"{more} more answer{'s' * (more > 1)} follow{'s' * (more == 1)}."
+
+
+def _sentence(answer: Answer) -> str:
+    """Return the main number of an answer, or what kind of numbers it has."""
+    columns = listed(answer.of)
+    # The test answers what a reader of two columns asks first.
+    if chi2 := answer.tests.get("chi2"):
+        p = PValue(np.ravel(chi2.p)[0])
+        return f"If {columns} were independent, p is {p.text}."
+    name, one = next(iter(answer.estimates.items()))
+    places = [" ".join(place) for place in product(*one.labels)]
+    cells = [
+        (cell, place)
+        for cell, place in zip(one.cells(), places, strict=True)
+        # Each correlation once, and none of a column with itself.
+        if not np.isnan(cell.value) and (answer.kind != "correlation" or _is_upper(one, place))
+    ]
+    head = f"{answer.kind.capitalize()} of {columns}"
+    if answer.kind == "means" and cells:
+        low, high = (pick(cells, key=lambda pair: pair[0].value) for pick in (min, max))
+        return f"{head}: {_at(*low)} is the lowest, {_at(*high)} the highest."
+    if answer.kind == "table":  # of one or three columns, which have no test
+        return f"{head}: {len(cells)} counts."
+    if not (known := [cell for cell, _ in cells if not np.isnan(cell.numbers[1])]):
+        return f"{head}: {len(cells)} {name} without intervals."
+    distinct = sum(bool(cell.is_distinct) for cell in known)
+    return f"{head}: {distinct} of {len(known)} {name} differ from 0."
+
+
+def _is_upper(one: Estimate, place: str) -> bool:
+    return any(place == f"{a} {b}" for a, b in combinations(one.labels[0], 2))
+
+
+def _at(cell: Estimate, place: str) -> str:
+    return f"{place} with {estimate_text(cell.of_population)}"
+
+
+def _sights(ran: Ran) -> Table:
+    session = ran.session
+    receivers = listed(session.receivers)
+    dealer = session.dealer
+    rows = [
+        *(
+            (f"{owner}, owner of {table}", "its own table", "other tables, and who is in them")
+            for table, owner in session.owners.items()
+        ),
+        *(
+            (
+                f"{name}, server",
+                "random words, public sizes, the noisy number of linked persons, its own noise",
+                "rows, keys, who is linked, answers without noise",
+            )
+            for name in session.servers
+        ),
+        (
+            f"{dealer}, dealer",
+            "public sizes, a noisy number of linked persons",
+            "rows, keys, who is linked, answers",
+        ),
+        (f"{receivers}, and readers of this report", "the noisy answers", "exact answers"),
+    ]
+    return Table("Who saw what", ("party", "sees", "does not see"), tuple(rows))
+
+
+def _asked(program: Linked, ran: Ran) -> Iterator[tuple[str, str]]:
+    yield "key", program.key
+    yield "persons", _JOINED[program.how]
+    for table, side in program.frame.sides.items():
+        columns = ", ".join(column.name for column in side.columns) or "no column"
+        yield f"table {table}", f"{ran.session.owners[table]}; {side.rows:,} places; {columns}"
+    yield from (("answer", text) for text in _kinds(program))
+    yield "receivers", listed(ran.session.receivers)
+    yield "smallest number with answers", f"{program.least_matches:,}"
+
+
+def _facts(ran: Ran) -> Pairs:
+    return (
+        ("session", ran.session.id),
+        ("session digest (SHA-256)", ran.session.digest()),
+        ("cloister", version("cloister")),
+        ("numpy", version("numpy")),
+        ("Python", platform.python_version()),
+    )

@@ -1,0 +1,132 @@
+"""The report of linked answers: every analysis, its cost, and who saw what."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from cloister.app.text import estimate_text
+from cloister.core.errors import PlanError
+from cloister.privacy.budget import Budget
+from cloister.privacy.ledger import Ledger
+from cloister.shares.linking import (
+    Correlation,
+    Found,
+    KMeans,
+    Linear,
+    LinkedTable,
+    Logistic,
+    Means,
+    Table,
+)
+from cloister.shares.mpc.parties import Account
+
+from .people import PARTS, frames, sides
+
+ALL = (
+    Means(number="z", by="group"),
+    Table(of=("group", "shop")),
+    Table(of=("group", "shop", "y")),
+    Linear(of=("x", "group"), target="z"),
+    Correlation(of=("x", "z", "y")),
+    Logistic(of=("x", "z"), target="y", steps=2),
+    KMeans(of=("x", "z"), n_clusters=3, iterations=1),
+)
+
+
+def asked(analyses: Any = ALL, **more: Any) -> LinkedTable:
+    own = sides(310, 300)
+    given = {"epsilon": 100.0, "keys_per_person": 1, **more}
+    tables = {"crm": own[0], "cards": own[1]}
+    return LinkedTable(key="national_id", parts=PARTS, sides=tables, analyses=analyses, **given)
+
+
+def records() -> dict[str, Any]:
+    return dict(zip(("crm", "cards"), frames(300, 290, 0.5), strict=True))
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    return asked().run_here(records())
+
+
+@pytest.fixture(scope="module")
+def page(found: Found, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("report") / "linked.html"
+    found.report(path)
+    return path.read_text(encoding="utf-8")
+
+
+def text_of(page: str) -> str:
+    plain = re.sub(r"<[^>]+>", " ", page.partition("<body>")[2])
+    return " ".join(html.unescape(plain).split())
+
+
+def test_the_report_has_the_verdict_the_numbers_and_the_cost(page: str, found: Found) -> None:
+    text = text_of(page)
+    for words in (
+        "Linked persons of crm and cards",
+        f"The join has {estimate_text(found.size)} persons of all tables.",
+        "Means of z, group:",
+        "If group, shop were independent, p is",
+        "5 more answers follow.",
+        "not the maximum of the likelihood",
+        "unit of privacy person by national_id",
+        "This run was not charged to a ledger",
+        "Every person with at most 1 of these keys",
+    ):
+        assert words in text, words
+    for shown in found.displays():
+        assert html.escape(shown.title) in page
+
+
+def test_the_report_says_who_saw_what(page: str) -> None:
+    text = text_of(page)
+    for words in (
+        "crm, owner of crm its own table",
+        "desk-server-0, server random words",
+        "desk-dealer, dealer public sizes",
+        "desk-dealer together with desk-server-0 or with desk-server-1 could see all rows",
+        "all parties were parts of one process on one machine",
+    ):
+        assert words in text, words
+
+
+def test_each_table_is_a_csv_inside_the_file(page: str, found: Found) -> None:
+    links = re.findall(r'href="data:text/csv;charset=utf-8,([^"]*)"', page)
+    files = [unquote(link) for link in links]
+    assert len(files) == len(found.displays())
+    # The last of the table of three columns: two groups and a label in each row.
+    assert any(file.startswith("group,shop,y,counts") and "c,t,true," in file for file in files)
+
+
+def test_nothing_of_the_report_is_fetched(page: str) -> None:
+    assert not re.findall(r'(?:src|href)="(?:https?:)?//', page)
+
+
+def test_a_report_is_markdown_by_its_name(found: Found, tmp_path: Path) -> None:
+    found.report(tmp_path / "linked.md")
+    text = (tmp_path / "linked.md").read_text(encoding="utf-8")
+    assert text.startswith("# Linked persons of crm and cards")
+    assert "### Who saw what" in text
+
+
+def test_a_charged_run_says_so_and_a_withheld_answer_too(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.open_dataset("people", cap=Budget(100.0, 1e-6), unit="national_id")
+    few = asked(ALL[:1], least_matches=5000)
+    few.run_here(records(), {"crm": Account(ledger, "people")}).report(tmp_path / "few.html")
+    text = text_of((tmp_path / "few.html").read_text(encoding="utf-8"))
+    assert "Each owner's ledger was charged this cost once" in text
+    assert "All answers are withheld, since fewer than 5000 were counted." in text
+    assert "means of z, group: means" not in text
+
+
+def test_answers_without_a_session_have_no_report(found: Found, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="without a session have no report"):
+        Found(found.size, found.answers).report(tmp_path / "linked.html")
