@@ -22,13 +22,14 @@ from typing import Any, Self
 import numpy as np
 
 from cloister.app.arrivals import ENDED, Arrivals
-from cloister.app.files import prepare_folder
+from cloister.app.files import OnRows, SiloFiles, prepare_folder
 from cloister.app.in_process import check_records
 from cloister.app.payment import Account
 from cloister.app.release import Release, release_of
 from cloister.core.arrays import Floats, GridState, Integers
-from cloister.core.errors import DataError, LedgerError, PlanError, raise_if_any
+from cloister.core.errors import CloisterError, DataError, LedgerError, PlanError, raise_if_any
 from cloister.core.files import read_json, sync_folder, write_text
+from cloister.data.loss import loss_notices
 from cloister.data.records import Records
 from cloister.data.schema import Schema
 from cloister.data.units import Admits
@@ -41,15 +42,18 @@ from cloister.privacy.calibration import (
 )
 from cloister.privacy.chain import JobRecord, canonical
 from cloister.privacy.events import HorizonEvent
-from cloister.privacy.horizon import WINDOWS, Encoding, answers, kept
+from cloister.privacy.horizon import WINDOWS, Encoding, Workload, answers, kept
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.protocol.summing import LocalStep, agreed_sums
 from cloister.protocol.task import Block, NoisyBlock, Task
+from cloister.tasks import installed
 
 _MOST_RECORDS = 1 << 26  # of a silo in all periods: public head-room, not a count
+HORIZON = "horizon.json"
+"""The file that makes a folder one of a horizon."""
 FORMAT, RELEASED = "cloister-horizon/1", "cloister-horizon-sums/1"
 Read = Callable[[Mapping[str, Admits]], Mapping[str, Records]]
 """Reads the records of all silos; rows of units that are not admitted are left out."""
@@ -74,6 +78,26 @@ class Horizon:
 
     def __post_init__(self) -> None:
         raise_if_any(self._rules())
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        periods: int,
+        max_periods: int = 1,
+        *,
+        workload: Workload = "all",
+        keep: float | None = None,
+    ) -> Self:
+        """Return a horizon with the least noise; see :meth:`Encoding.of` for `workload`."""
+        # Later commands find the task by its name, when its price is already spent.
+        if plan.task.name not in installed():
+            raise PlanError(
+                f"task {plan.task.name!r} must be installed as a package to have a horizon."
+            )
+        if keep is None:
+            return cls(plan, Encoding.of(periods, max_periods, workload))
+        return cls(plan, Encoding.best(kept(periods, keep), max_periods), keep)
 
     def _rules(self) -> Iterator[str]:
         plan, name = self.plan, self.plan.task.name
@@ -251,10 +275,18 @@ class Horizon:
         """Read a horizon written by :meth:`to_dict`."""
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
             raise DataError(f"horizon must have format {FORMAT!r}; use its own folder.")
-        plan = Plan.from_dict(document["plan"], tasks)
-        if not plan.opened:
-            raise DataError(f"task {plan.task.name!r} is not installed; install its package.")
-        return cls(plan, Encoding.from_dict(document["encoding"]), document["keep"])
+        try:
+            plan = Plan.from_dict(document["plan"], tasks)
+            encoding, keep = Encoding.from_dict(document["encoding"]), document["keep"]
+            if not plan.opened:
+                raise DataError(f"task {plan.task.name!r} is not installed; install its package.")
+            return cls(plan, encoding, keep)
+        except CloisterError:
+            raise
+        except Exception as error:  # of any kind: a stranger may have written the file
+            raise DataError(
+                f"horizon cannot be read ({type(error).__name__}); use the original."
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -274,7 +306,7 @@ class HorizonFolder:
         PlanError
             If the folder has a horizon.
         """
-        if (path / _HORIZON).exists():
+        if (path / HORIZON).exists():
             raise PlanError(f"folder {str(path)!r} has a horizon already; give a new folder.")
         shutil.rmtree(path / _SILOS, ignore_errors=True)  # of an opening that was refused
         prepare_folder(path / _SILOS)
@@ -286,14 +318,14 @@ class HorizonFolder:
         account.reserve(horizon.plan, None, horizon.event)
         # Last, as the folder has a horizon once it has this file.
         document = json.dumps(horizon.to_dict(), sort_keys=True, allow_nan=False)
-        write_text(path / _HORIZON, document, new=True)
+        write_text(path / HORIZON, document, new=True)
         sync_folder(path)
         return made
 
     @classmethod
     def load(cls, path: Path, tasks: Mapping[str, type[Task]]) -> Self:
         """Read the folder of a horizon."""
-        horizon = Horizon.from_dict(read_json(path / _HORIZON, "horizon"), tasks)
+        horizon = Horizon.from_dict(read_json(path / HORIZON, "horizon"), tasks)
         schema = Schema.load(path / _SCHEMA)
         if schema.digest() != horizon.plan.schema_digest:
             raise PlanError("schema of the horizon was changed; restore it.")
@@ -307,6 +339,13 @@ class HorizonFolder:
         words = [b64decode(text, validate=True) for text in self._written()["words"]]
         size = self.horizon.plan.length(0)
         return np.array([self._words(frame) for frame in words], np.int64).reshape(-1, size)
+
+    def answered(self) -> Integers:
+        """Return :meth:`released`; raise a DataError before the first release."""
+        released = self.released()
+        if not len(released):
+            raise DataError("horizon has no release yet; release its first period.")
+        return released
 
     @property
     def noise(self) -> str:
@@ -322,6 +361,31 @@ class HorizonFolder:
         if (document.get("format"), document.get("horizon")) != (RELEASED, self.horizon.digest):
             raise DataError(f"releases {str(file)!r} are not of this horizon; restore it.")
         return document
+
+    def read(
+        self,
+        files: SiloFiles,
+        admits: Mapping[str, Admits],
+        *,
+        max_loss: float | None = None,
+        counter: Callable[[str], OnRows | None] = lambda silo: None,
+        say: Callable[[str], None] = lambda sentence: None,
+    ) -> Mapping[str, Records]:
+        """Read the arrivals of a period from files, for :meth:`release`.
+
+        Raises
+        ------
+        DataError
+            If more rows are excluded than `max_loss` allows. `say` receives what the owner of the
+            files should know, such as excluded rows.
+        """
+        plan = self.horizon.plan
+        records = files.read(self.schema, plan.columns, counter=counter, admits=admits)
+        for notice in loss_notices(
+            records, plan.options or {}, plan.columns, max_loss, plan.task.name
+        ):
+            say(notice)
+        return records
 
     def release(
         self, period: int, read: Read, ledger: Ledger, *, noise: NoiseSource | None = None
@@ -346,8 +410,7 @@ class HorizonFolder:
         LedgerError
             If a silo's state or the ledger was restored from a copy.
         """
-        last, job = self.horizon.encoding.periods, self._job(ledger)
-        done = last if not job.is_open else len(job.rounds)
+        last, job, done = self.horizon.encoding.periods, self._job(ledger), self.done(ledger)
         if not 1 <= period <= min(done + 1, last):
             raise PlanError(
                 f"period must be in [1, {min(done + 1, last)}], got {period}; {done} of {last} "
@@ -374,6 +437,11 @@ class HorizonFolder:
             ledger.forget_frames(job.job)
             self._forget()
         return self.released()
+
+    def done(self, ledger: Ledger) -> int:
+        """Return the number of periods that the ledger has drawn."""
+        job = self._job(ledger)
+        return len(job.rounds) if job.is_open else self.horizon.encoding.periods
 
     def _job(self, ledger: Ledger) -> JobRecord:
         # The id is of the plan, so that a horizon of another folder is another job.
@@ -480,7 +548,7 @@ class HorizonFolder:
                 state.forget()
 
 
-_HORIZON, _SCHEMA, _RELEASED, _SILOS = "horizon.json", "schema.toml", "released.json", "silos"
+_SCHEMA, _RELEASED, _SILOS = "schema.toml", "released.json", "silos"
 
 
 def _anyone(unit: str) -> bool:
