@@ -52,8 +52,8 @@ from cloister.protocol.task import Block, NoisyBlock, Task
 from cloister.tasks import installed
 
 _MOST_RECORDS = 1 << 26  # of a silo in all periods: public head-room, not a count
-HORIZON = "horizon.json"
-"""The file that makes a folder one of a horizon."""
+HORIZON, RELEASES = "horizon.json", "released.json"
+"""The file that makes a folder one of a horizon, and that of its releases."""
 FORMAT, RELEASED = "cloister-horizon/1", "cloister-horizon-sums/1"
 Read = Callable[[Mapping[str, Admits]], Mapping[str, Records]]
 """Reads the records of all silos; rows of units that are not admitted are left out."""
@@ -354,7 +354,7 @@ class HorizonFolder:
 
     def _written(self) -> dict[str, Any]:
         """Return the document of the releases."""
-        file = self.path / _RELEASED
+        file = self.path / RELEASES
         if not file.is_file():
             return {"noise": DiscreteNoise.label, "words": []}
         document: dict[str, Any] = read_json(file, "releases")
@@ -537,7 +537,7 @@ class HorizonFolder:
             "noise": label if known == DiscreteNoise.label else known,
             "words": [b64encode(frame).decode() for frame in frames],
         }
-        file = self.path / _RELEASED
+        file = self.path / RELEASES
         write_text(whole := file.with_suffix(".new"), json.dumps(document, allow_nan=False))
         os.replace(whole, file)  # a crash leaves the old file or the new one
 
@@ -548,7 +548,7 @@ class HorizonFolder:
                 state.forget()
 
 
-_SCHEMA, _RELEASED, _SILOS = "schema.toml", "released.json", "silos"
+_SCHEMA, _SILOS = "schema.toml", "silos"
 
 
 def _anyone(unit: str) -> bool:
