@@ -336,9 +336,12 @@ class HorizonFolder:
 
     def released(self) -> Integers:
         """Return the noisy sums of all periods so far, shape (periods, size); public."""
-        words = [b64decode(text, validate=True) for text in self._written()["words"]]
         size = self.horizon.plan.length(0)
-        return np.array([self._words(frame) for frame in words], np.int64).reshape(-1, size)
+        return np.array([self._words(one) for one in self.frames()], np.int64).reshape(-1, size)
+
+    def frames(self) -> list[bytes]:
+        """Return the released words of each period as bytes."""
+        return [b64decode(text, validate=True) for text in self._written()["words"]]
 
     def answered(self) -> Integers:
         """Return :meth:`released`; raise a DataError before the first release."""
@@ -422,7 +425,7 @@ class HorizonFolder:
             ledger.forget_frames(job.job)  # again, as a crash may have come before
             self._forget()
             return released
-        with self._states(done) as states:
+        with self._checked(done) as states:
             if period > done:
                 self._draw(period - 1, states, read, ledger, noise or DiscreteNoise())
                 done = period
@@ -453,7 +456,7 @@ class HorizonFolder:
         )
 
     @contextmanager
-    def _opened(self) -> Iterator[dict[str, Arrivals]]:
+    def states(self) -> Iterator[dict[str, Arrivals]]:
         """Open the states of all silos."""
         digest, most = self.horizon.digest, self.horizon.encoding.max_periods
         with ExitStack() as stack:
@@ -463,9 +466,9 @@ class HorizonFolder:
             }
 
     @contextmanager
-    def _states(self, done: int) -> Iterator[dict[str, Arrivals]]:
+    def _checked(self, done: int) -> Iterator[dict[str, Arrivals]]:
         """Open the states of all silos; raise if they do not fit the ledger."""
-        with self._opened() as states:
+        with self.states() as states:
             for silo, state in states.items():
                 if state.frozen < done:
                     raise LedgerError(
@@ -543,7 +546,7 @@ class HorizonFolder:
 
     def _forget(self) -> None:
         """Delete what the silos hold, after the last period."""
-        with self._opened() as states:
+        with self.states() as states:
             for state in states.values():
                 state.forget()
 

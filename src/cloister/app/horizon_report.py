@@ -82,6 +82,7 @@ def present_horizon(
 
 def release_in(horizon: Horizon, released: Integers, name: str, noise: str) -> Release:
     """Return an answer of a family, with the plan of the records that it is expected to have."""
+    # Windows are never shown as a model.
     periods = 1 if name == "latest" else len(released)
     release = replace(horizon.latest(released, name), noise=noise)
     return as_agreed(horizon, release, periods)
