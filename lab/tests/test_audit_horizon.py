@@ -1,6 +1,6 @@
 """The audit of a horizon: what ships passes, and each mutant is caught.
 
-Sums and sensitivity are exact. The noise and the two worlds alarm by chance with a probability of at
+Sums and sensitivity are exact. The noise and the two worlds alarm by chance with probability at
 most 2e-8 in each audit.
 """
 
