@@ -189,7 +189,7 @@ class Horizon:
         period : int, optional
             Its number, from 1; by default the next one. Required to repeat an interrupted call.
         max_loss : float in [0, 1], optional
-            Share of the rows of each silo that may be left out, as in a fit.
+            Share of the rows of each silo that may be left out; by default that of the model.
 
         Raises
         ------
@@ -199,6 +199,8 @@ class Horizon:
             If a state or the ledger was restored from a copy, which ends the horizon.
         """
         check_max_loss(max_loss)
+        if max_loss is None and self.model is not None:
+            max_loss = self.model.max_loss
         sources, plan = self._by_silo(X), self._kept.horizon.plan
         task = plan.options or {}, plan.columns, max_loss, plan.task.name
 

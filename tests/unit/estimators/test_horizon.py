@@ -12,6 +12,8 @@ import pytest
 
 from cloister import (
     Budget,
+    DataLossWarning,
+    DPCox,
     DPKaplanMeier,
     DPKMeans,
     DPLogRank,
@@ -153,6 +155,23 @@ def test_a_job_has_a_horizon_without_an_estimator(tmp_path: Path, given: dict[st
     pd.testing.assert_frame_equal(loaded.latest_.to_frame(), visits.latest_.to_frame())
     with pytest.raises(PlanError, match="needs a ledger"):
         loaded.release(both(2))
+
+
+def test_rows_may_be_left_out_as_the_model_accepts(tmp_path: Path, given: dict[str, Any]) -> None:
+    visits = Horizon.open(DPTable("kind", max_loss=1.0, **given), tmp_path / "weeks", periods=2)
+    table = week(1)
+    table.loc[:149, "kind"] = "none"
+    with pytest.warns(DataLossWarning, match="150 of 300 rows"):
+        visits.release(table)
+    assert visits.so_far_.counts_.sum() == pytest.approx(150, abs=1e-2)
+
+
+def test_cox_regression_has_a_horizon(tmp_path: Path, given: dict[str, Any]) -> None:
+    model = DPCox(time="days", event="healed", covariates=["kind"], **given)
+    visits = Horizon.open(model, tmp_path / "weeks", periods=2)
+    visits.release(week(1)).release(week(2))
+    assert isinstance(visits.so_far_, DPCox)
+    assert visits.over_time().loc[2].shape == visits.so_far_.to_frame().shape
 
 
 def test_a_change_is_found_and_none_without_one(tmp_path: Path, given: dict[str, Any]) -> None:
