@@ -41,6 +41,7 @@ NAMES = [
     "DataError",
     "DataLossWarning",
     "FederatedLearner",
+    "Horizon",
     "Job",
     "Ledger",
     "LinkedTable",
@@ -75,7 +76,7 @@ def test_the_public_names_are_these() -> None:
     assert sorted(cloister.__all__) == sorted(NAMES)
     assert len(set(cloister.__all__)) == len(cloister.__all__)
     assert dir(cloister) == sorted(NAMES)
-    assert len(NAMES) == 44
+    assert len(NAMES) == 45
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -23,6 +23,15 @@ __all__ = ["home", "keys"]  # fixtures
 
 Open = Callable[..., Visit]
 COLUMNS = ("age", "bmi", "systolic")
+VISITS = """dataset = "visits"
+unit = "patient"
+max_rows = 1
+
+[[columns]]
+name = "kind"
+type = "category"
+categories = ["burn", "cut", "fall", "poisoning"]
+"""
 
 
 @pytest.fixture
@@ -286,3 +295,48 @@ def test_a_broken_page_is_noticed(visit: Open, home: Home) -> None:
         silo.faults.clear()
     silo.go("/audit")
     silo.check()  # without any of them
+
+
+def test_an_answer_is_renewed_period_by_period(visit: Open, tmp_path: Path) -> None:
+    folder = tmp_path / "clinic"
+    folder.mkdir()
+    (folder / "visits.toml").write_text(VISITS)
+    kinds = ("burn", "cut", "fall", "poisoning")
+    for week in (1, 2):
+        for silo in ("north", "south"):
+            drawn = np.random.default_rng([week, len(silo)]).choice(kinds, 900)
+            rows = "".join(f"{silo}{week}{i},{kind}\n" for i, kind in enumerate(drawn))
+            (folder / f"{silo}-{week}.csv").write_text(f"patient,kind\n{rows}")
+    desk = visit("--folder", str(folder))
+    page = desk.page
+    for silo in ("north", "south"):
+        page.uncheck(f"[value='{silo}-2.csv']")
+    page.select_option("[name=meaning]", "visits.toml")
+    page.click("button:text('Next')")
+    desk.arrive("What do the columns mean?")
+    page.click("button:text('Next')")
+    desk.arrive("What do you want to know?")
+    page.click("button:text('How many in each category?')")
+    page.wait_for_selector("legend:text('How many in each category?')")
+    page.fill("[name=nominal_n]", "8000")
+    page.fill("[name=cap_epsilon]", "2")
+    page.fill("[name=periods]", "4")
+    page.wait_for_selector("button:text('Spend epsilon 1 on 4 periods')")
+    desk.check("renewed-question")
+    page.click("button:text('Spend epsilon 1 on 4 periods')")
+    desk.arrive("Nothing is released yet")
+    desk.check()
+    for week in (1, 2):
+        for i, silo in enumerate(("north", "south")):
+            page.select_option(f"[name=file-{i}]", f"{silo}-{week}.csv")
+        page.click(f"button:text('Release period {week}')")
+        page.wait_for_selector(f"text={week} of 4 periods are released")
+    assert page.locator(".picture img").count() == 3
+    page.wait_for_load_state()  # with its pictures
+    assert page.evaluate(
+        "[...document.querySelectorAll('.picture img')].every(img => img.naturalWidth > 0)"
+    )
+    desk.check("renewed")
+    page.click("text=Files and answers")
+    page.wait_for_selector("text=2 of 4")
+    desk.check()

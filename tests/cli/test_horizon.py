@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+from base64 import b64decode, b64encode
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cloister import Horizon
 from cloister.cli import main
 
 Said = pytest.CaptureFixture[str]
@@ -113,3 +116,87 @@ def test_what_is_given_must_be_that_of_the_horizon(capsys: Said) -> None:
     Path("weeks/schema.toml").write_text(SCHEMA.replace("cut", "cuts"))
     assert release(1) == 3
     assert "was changed" in capsys.readouterr().err
+
+
+def verify(*more: str) -> int:
+    return main(["verify", "weeks", "--json", *more])
+
+
+def test_verify_says_what_follows_from_the_files_and_what_nobody_can_check(capsys: Said) -> None:
+    open_horizon("--quiet")
+    release(1, "--quiet")
+    capsys.readouterr()
+    assert verify("--ledger", "ledger.db") == 10
+    found = json.loads(capsys.readouterr().out)
+    assert "no silo signed" in found["reason"]
+    checks = found["checks"]
+    assert checks["released words"] == "of 1 periods, 3 in each"
+    assert checks["noted by north"] == "the same words of 1 of 1 periods"
+    assert checks["charge"].startswith("reserved whole on ")
+    assert checks["cost of all periods"].startswith("epsilon 1 at")
+    assert verify() == 10
+    assert "--ledger" in json.loads(capsys.readouterr().out)["checks"]["charge"]
+    release(2, "--quiet")  # after which frames and sums are deleted
+    capsys.readouterr()
+    assert verify("--ledger", "ledger.db") == 10
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert checks["noted by south"] == "nothing is kept after the last period"
+    assert checks["charge"].endswith("the words of each period are those drawn")
+    shutil.rmtree("weeks/silos")
+    assert verify("--ledger", "ledger.db") == 10
+    assert "not checked" in json.loads(capsys.readouterr().out)["checks"]["states of the silos"]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with states", "without states"])
+def test_verify_refutes_words_that_were_changed(capsys: Said, kept: bool) -> None:
+    open_horizon("--quiet")
+    release(1, "--quiet")
+    file = Path("weeks/released.json")
+    written = json.loads(file.read_text())
+    if not kept:
+        shutil.rmtree("weeks/silos")
+    changed = [words_like(written["words"][0])]
+    for fields, reason in (
+        ({"words": changed}, "other words of period 1" if kept else "no charge of these words"),
+        ({"words": written["words"] * 3}, "more periods than the horizon"),
+        ({"words": ["AAAA"]}, "differ in length from the plan"),
+        ({"words": 3}, "differ in length from the plan"),
+        ({"horizon": "0" * 64}, "are not of this horizon"),
+        ({"noise": "none"}, "is not private: none"),
+    ):
+        file.write_text(json.dumps({**written, **fields}))
+        capsys.readouterr()
+        assert verify("--ledger", "ledger.db") == 9
+        assert reason in json.loads(capsys.readouterr().out)["reason"]
+
+
+def words_like(text: str) -> str:
+    words = bytearray(b64decode(text))
+    words[0] ^= 1
+    return b64encode(words).decode()
+
+
+def test_verify_knows_the_ledger_and_the_answers_of_a_horizon(capsys: Said) -> None:
+    open_horizon("--quiet")
+    release(1, "--quiet")
+    Horizon.load("weeks").so_far_.save("answer.json")
+    capsys.readouterr()
+    assert main(["verify", "answer.json", "--json"]) == 10
+    assert "verify the folder of the horizon" in json.loads(capsys.readouterr().out)["reason"]
+    Path("weeks").rename("first")
+    job = json.loads(Path("first/horizon.json").read_text())["plan"]["run_id"]
+    assert main(["budget", "close", "ledger.db", job, "--quiet"]) == 0
+    other = ["--cap-epsilon", "2", "--ledger", "other.db"]
+    assert open_horizon("--quiet", *other) == 0
+    capsys.readouterr()
+    assert verify("--ledger", "ledger.db") == 10
+    assert "no such job" in json.loads(capsys.readouterr().out)["checks"]["charge"]
+    assert verify("--ledger", "none.db") == 6
+    assert main(["verify", "answer.json", "--ledger", "ledger.db"]) == 3
+    # A matrix with less noise is another horizon than the one that was paid.
+    file = Path("weeks/horizon.json")
+    document = json.loads(file.read_text())
+    document["encoding"]["max_periods"] = 2
+    file.write_text(json.dumps(document))
+    assert verify("--ledger", "other.db") == 9
+    assert "another event" in capsys.readouterr().out

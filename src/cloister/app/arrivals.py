@@ -175,6 +175,13 @@ class Arrivals:
                 )
             connection.execute("UPDATE periods SET released = ? WHERE period = ?", (digest, period))
 
+    def is_noted(self, period: int, frame: bytes) -> bool | None:
+        """Return True if a period was released with these bytes; None if it is not noted here."""
+        with self._open() as connection:
+            query = "SELECT released FROM periods WHERE period = ?"
+            (noted,) = connection.execute(query, (period,)).fetchone() or (None,)
+        return None if noted is None else noted == hashlib.sha256(frame).digest()
+
     def forget(self) -> None:
         """Delete the exact sums and the counts of units, after the last period."""
         with self._open() as connection:

@@ -22,13 +22,14 @@ from typing import Any, Self
 import numpy as np
 
 from cloister.app.arrivals import ENDED, Arrivals
-from cloister.app.files import prepare_folder
+from cloister.app.files import OnRows, SiloFiles, prepare_folder
 from cloister.app.in_process import check_records
 from cloister.app.payment import Account
 from cloister.app.release import Release, release_of
 from cloister.core.arrays import Floats, GridState, Integers
-from cloister.core.errors import DataError, LedgerError, PlanError, raise_if_any
+from cloister.core.errors import CloisterError, DataError, LedgerError, PlanError, raise_if_any
 from cloister.core.files import read_json, sync_folder, write_text
+from cloister.data.loss import loss_notices
 from cloister.data.records import Records
 from cloister.data.schema import Schema
 from cloister.data.units import Admits
@@ -41,15 +42,18 @@ from cloister.privacy.calibration import (
 )
 from cloister.privacy.chain import JobRecord, canonical
 from cloister.privacy.events import HorizonEvent
-from cloister.privacy.horizon import WINDOWS, Encoding, answers, kept
+from cloister.privacy.horizon import WINDOWS, Encoding, Workload, answers, kept
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.protocol.summing import LocalStep, agreed_sums
 from cloister.protocol.task import Block, NoisyBlock, Task
+from cloister.tasks import installed
 
 _MOST_RECORDS = 1 << 26  # of a silo in all periods: public head-room, not a count
+HORIZON, RELEASES = "horizon.json", "released.json"
+"""The file that makes a folder one of a horizon, and that of its releases."""
 FORMAT, RELEASED = "cloister-horizon/1", "cloister-horizon-sums/1"
 Read = Callable[[Mapping[str, Admits]], Mapping[str, Records]]
 """Reads the records of all silos; rows of units that are not admitted are left out."""
@@ -74,6 +78,26 @@ class Horizon:
 
     def __post_init__(self) -> None:
         raise_if_any(self._rules())
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        periods: int,
+        max_periods: int = 1,
+        *,
+        workload: Workload = "all",
+        keep: float | None = None,
+    ) -> Self:
+        """Return a horizon with the least noise; see :meth:`Encoding.of` for `workload`."""
+        # Later commands find the task by its name, when its price is already spent.
+        if plan.task.name not in installed():
+            raise PlanError(
+                f"task {plan.task.name!r} must be installed as a package to have a horizon."
+            )
+        if keep is None:
+            return cls(plan, Encoding.of(periods, max_periods, workload))
+        return cls(plan, Encoding.best(kept(periods, keep), max_periods), keep)
 
     def _rules(self) -> Iterator[str]:
         plan, name = self.plan, self.plan.task.name
@@ -251,10 +275,18 @@ class Horizon:
         """Read a horizon written by :meth:`to_dict`."""
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
             raise DataError(f"horizon must have format {FORMAT!r}; use its own folder.")
-        plan = Plan.from_dict(document["plan"], tasks)
-        if not plan.opened:
-            raise DataError(f"task {plan.task.name!r} is not installed; install its package.")
-        return cls(plan, Encoding.from_dict(document["encoding"]), document["keep"])
+        try:
+            plan = Plan.from_dict(document["plan"], tasks)
+            encoding, keep = Encoding.from_dict(document["encoding"]), document["keep"]
+            if not plan.opened:
+                raise DataError(f"task {plan.task.name!r} is not installed; install its package.")
+            return cls(plan, encoding, keep)
+        except CloisterError:
+            raise
+        except Exception as error:  # of any kind: a stranger may have written the file
+            raise DataError(
+                f"horizon cannot be read ({type(error).__name__}); use the original."
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -274,7 +306,7 @@ class HorizonFolder:
         PlanError
             If the folder has a horizon.
         """
-        if (path / _HORIZON).exists():
+        if (path / HORIZON).exists():
             raise PlanError(f"folder {str(path)!r} has a horizon already; give a new folder.")
         shutil.rmtree(path / _SILOS, ignore_errors=True)  # of an opening that was refused
         prepare_folder(path / _SILOS)
@@ -286,14 +318,14 @@ class HorizonFolder:
         account.reserve(horizon.plan, None, horizon.event)
         # Last, as the folder has a horizon once it has this file.
         document = json.dumps(horizon.to_dict(), sort_keys=True, allow_nan=False)
-        write_text(path / _HORIZON, document, new=True)
+        write_text(path / HORIZON, document, new=True)
         sync_folder(path)
         return made
 
     @classmethod
     def load(cls, path: Path, tasks: Mapping[str, type[Task]]) -> Self:
         """Read the folder of a horizon."""
-        horizon = Horizon.from_dict(read_json(path / _HORIZON, "horizon"), tasks)
+        horizon = Horizon.from_dict(read_json(path / HORIZON, "horizon"), tasks)
         schema = Schema.load(path / _SCHEMA)
         if schema.digest() != horizon.plan.schema_digest:
             raise PlanError("schema of the horizon was changed; restore it.")
@@ -304,9 +336,19 @@ class HorizonFolder:
 
     def released(self) -> Integers:
         """Return the noisy sums of all periods so far, shape (periods, size); public."""
-        words = [b64decode(text, validate=True) for text in self._written()["words"]]
         size = self.horizon.plan.length(0)
-        return np.array([self._words(frame) for frame in words], np.int64).reshape(-1, size)
+        return np.array([self._words(one) for one in self.frames()], np.int64).reshape(-1, size)
+
+    def frames(self) -> list[bytes]:
+        """Return the released words of each period as bytes."""
+        return [b64decode(text, validate=True) for text in self._written()["words"]]
+
+    def answered(self) -> Integers:
+        """Return :meth:`released`; raise a DataError before the first release."""
+        released = self.released()
+        if not len(released):
+            raise DataError("horizon has no release yet; release its first period.")
+        return released
 
     @property
     def noise(self) -> str:
@@ -315,13 +357,38 @@ class HorizonFolder:
 
     def _written(self) -> dict[str, Any]:
         """Return the document of the releases."""
-        file = self.path / _RELEASED
+        file = self.path / RELEASES
         if not file.is_file():
             return {"noise": DiscreteNoise.label, "words": []}
         document: dict[str, Any] = read_json(file, "releases")
         if (document.get("format"), document.get("horizon")) != (RELEASED, self.horizon.digest):
             raise DataError(f"releases {str(file)!r} are not of this horizon; restore it.")
         return document
+
+    def read(
+        self,
+        files: SiloFiles,
+        admits: Mapping[str, Admits],
+        *,
+        max_loss: float | None = None,
+        counter: Callable[[str], OnRows | None] = lambda silo: None,
+        say: Callable[[str], None] = lambda sentence: None,
+    ) -> Mapping[str, Records]:
+        """Read the arrivals of a period from files, for :meth:`release`.
+
+        Raises
+        ------
+        DataError
+            If more rows are excluded than `max_loss` allows. `say` receives what the owner of the
+            files should know, such as excluded rows.
+        """
+        plan = self.horizon.plan
+        records = files.read(self.schema, plan.columns, counter=counter, admits=admits)
+        for notice in loss_notices(
+            records, plan.options or {}, plan.columns, max_loss, plan.task.name
+        ):
+            say(notice)
+        return records
 
     def release(
         self, period: int, read: Read, ledger: Ledger, *, noise: NoiseSource | None = None
@@ -346,8 +413,7 @@ class HorizonFolder:
         LedgerError
             If a silo's state or the ledger was restored from a copy.
         """
-        last, job = self.horizon.encoding.periods, self._job(ledger)
-        done = last if not job.is_open else len(job.rounds)
+        last, job, done = self.horizon.encoding.periods, self._job(ledger), self.done(ledger)
         if not 1 <= period <= min(done + 1, last):
             raise PlanError(
                 f"period must be in [1, {min(done + 1, last)}], got {period}; {done} of {last} "
@@ -359,7 +425,7 @@ class HorizonFolder:
             ledger.forget_frames(job.job)  # again, as a crash may have come before
             self._forget()
             return released
-        with self._states(done) as states:
+        with self._checked(done) as states:
             if period > done:
                 self._draw(period - 1, states, read, ledger, noise or DiscreteNoise())
                 done = period
@@ -375,6 +441,11 @@ class HorizonFolder:
             self._forget()
         return self.released()
 
+    def done(self, ledger: Ledger) -> int:
+        """Return the number of periods that the ledger has drawn."""
+        job = self._job(ledger)
+        return len(job.rounds) if job.is_open else self.horizon.encoding.periods
+
     def _job(self, ledger: Ledger) -> JobRecord:
         # The id is of the plan, so that a horizon of another folder is another job.
         for job in ledger.jobs():
@@ -385,7 +456,7 @@ class HorizonFolder:
         )
 
     @contextmanager
-    def _opened(self) -> Iterator[dict[str, Arrivals]]:
+    def states(self) -> Iterator[dict[str, Arrivals]]:
         """Open the states of all silos."""
         digest, most = self.horizon.digest, self.horizon.encoding.max_periods
         with ExitStack() as stack:
@@ -395,9 +466,9 @@ class HorizonFolder:
             }
 
     @contextmanager
-    def _states(self, done: int) -> Iterator[dict[str, Arrivals]]:
+    def _checked(self, done: int) -> Iterator[dict[str, Arrivals]]:
         """Open the states of all silos; raise if they do not fit the ledger."""
-        with self._opened() as states:
+        with self.states() as states:
             for silo, state in states.items():
                 if state.frozen < done:
                     raise LedgerError(
@@ -469,18 +540,18 @@ class HorizonFolder:
             "noise": label if known == DiscreteNoise.label else known,
             "words": [b64encode(frame).decode() for frame in frames],
         }
-        file = self.path / _RELEASED
+        file = self.path / RELEASES
         write_text(whole := file.with_suffix(".new"), json.dumps(document, allow_nan=False))
         os.replace(whole, file)  # a crash leaves the old file or the new one
 
     def _forget(self) -> None:
         """Delete what the silos hold, after the last period."""
-        with self._opened() as states:
+        with self.states() as states:
             for state in states.values():
                 state.forget()
 
 
-_HORIZON, _SCHEMA, _RELEASED, _SILOS = "horizon.json", "schema.toml", "released.json", "silos"
+_SCHEMA, _SILOS = "schema.toml", "silos"
 
 
 def _anyone(unit: str) -> bool:

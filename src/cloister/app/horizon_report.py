@@ -32,6 +32,21 @@ _COURSES = {
     "now": "period by period",
 }
 
+_ANSWERS = {
+    "so far": "all periods so far",
+    "latest": "one period",
+    "last 4": "the last 4",
+    "last 13": "the last 13",
+    "now": "sums that are kept",
+    "recounts": "all periods, by a job in each",
+}
+
+
+def noise_table(horizon: Horizon) -> Table:
+    """Return the expected noise of a count in each kind of answer, before anything is spent."""
+    rows = tuple((_ANSWERS[name], value) for name, value in horizon.expected().items())
+    return Table("Expected noise of a count, in records", ("records of", "noise"), rows)
+
 
 def present_horizon(
     horizon: Horizon, released: Integers, noise: str = DiscreteNoise.label
@@ -40,12 +55,10 @@ def present_horizon(
 
     `noise` is the source of the noise.
     """
-    first, *others = _shown(horizon)
+    first, *others = shown_families(horizon)
     release, n, plan = horizon.latest(released, first), len(released), horizon.plan
     release = replace(release, noise=noise)
-    # The agreed number of records is for all periods, and the answer has those so far.
-    agreed = ceil(plan.nominal_n * n / horizon.encoding.periods)
-    shown = present(replace(release, plan=replace(horizon.seen(n), nominal_n=agreed)))
+    shown = present(as_agreed(horizon, release, n))
     last = [
         replace(display, title=f"Period {n} alone: {display.title}")
         for name in others
@@ -53,11 +66,8 @@ def present_horizon(
     ]
     changes = change_table(horizon, released)
     remarks = [
-        f"{row[0]} changed: its shares in the last 4 periods differ from those before (p {p.text})"
-        for table in changes
-        for row in table.rows
-        if isinstance(p := row[1], PValue)
-        and p < LEVEL / horizon.encoding.periods / len(table.rows)
+        f"{name} changed: its shares in the last 4 periods differ from those before (p {p.text})"
+        for name, p in _changed(horizon, released)
     ]
     return release, replace(
         shown,
@@ -68,6 +78,21 @@ def present_horizon(
         displays=(*shown.displays, *changes, *last),
         course=tuple(courses(horizon, released)),
     )
+
+
+def release_in(horizon: Horizon, released: Integers, name: str, noise: str) -> Release:
+    """Return an answer of a family, with the plan of the records that it is expected to have."""
+    # Windows are never shown as a model.
+    periods = 1 if name == "latest" else len(released)
+    release = replace(horizon.latest(released, name), noise=noise)
+    return as_agreed(horizon, release, periods)
+
+
+def as_agreed(horizon: Horizon, release: Release, periods: int) -> Release:
+    """Return an answer with the plan of the records that are expected in some periods."""
+    # The agreed number of records is for all periods, and an answer has those of some.
+    agreed = ceil(horizon.plan.nominal_n * periods / horizon.encoding.periods)
+    return replace(release, plan=replace(horizon.seen(periods), nominal_n=agreed))
 
 
 def write_horizon_report(release: Release, shown: Presentation, file: Path, schema: Schema) -> None:
@@ -87,19 +112,48 @@ def change_table(horizon: Horizon, released: Integers) -> tuple[Table, ...]:
     found = horizon.changes(released)
     if not found:
         return ()
-    least = _least(horizon, len(found))
-    rows = tuple((name.replace("_", " ").capitalize(), PValue(p)) for name, p in found.items())
+    least = least_level(horizon, len(found))
+    rows = tuple((_named(name), PValue(p)) for name, p in found.items())
     note = f"A p-value below {least:.2g} is an alarm; {LEVEL:.0%} of horizons have a false one."
     title = "The last 4 periods against all before"
     return (Table(title, ("table", "p"), rows, note),)
 
 
-def _shown(horizon: Horizon) -> list[str]:
+def _changed(horizon: Horizon, released: Integers) -> list[tuple[str, PValue]]:
+    """Return the tables that changed, with their p-values."""
+    found = horizon.changes(released)
+    return [
+        (_named(name), PValue(p))
+        for name, p in found.items()
+        if p < least_level(horizon, len(found))
+    ]
+
+
+def _named(table: str) -> str:
+    return table.replace("_", " ").capitalize()
+
+
+def change_sentence(horizon: Horizon, released: Integers) -> str:
+    """Return the verdict on a change of the last 4 periods; empty for a task without a test."""
+    if getattr(horizon.plan.task, "changes", None) is None:
+        return ""
+    if horizon.seen(horizon.encoding.periods).group_size > 1:
+        return "A change is not tested, as a person may have several records."
+    if changed := _changed(horizon, released):
+        each = ", ".join(f"{name} (p {p.text})" for name, p in changed)
+        return f"The last 4 periods differ from all before: {each}."
+    if not horizon.changes(released):
+        return "A change is tested from period 8 on, without cost."
+    return "The last 4 periods do not differ from all before, beyond noise and chance."
+
+
+def shown_families(horizon: Horizon) -> list[str]:
     """Return the families of answers that a report has, the main one first."""
     return [name for name in horizon.families if name in _COURSES]
 
 
-def _least(horizon: Horizon, tables: int) -> float:
+def least_level(horizon: Horizon, tables: int) -> float:
+    """Return the level of one test, so that all have a false alarm with probability `LEVEL`."""
     # By Bonferroni over periods and tables: windows overlap, so that their tests are dependent.
     return LEVEL / horizon.encoding.periods / tables
 
@@ -109,7 +163,7 @@ def courses(horizon: Horizon, released: Integers) -> Iterator[Curve]:
     plan, periods = horizon.plan, np.arange(1, len(released) + 1, dtype=np.float64)
     if len(periods) < 2:
         return
-    for name in _shown(horizon):
+    for name in shown_families(horizon):
         shown = [
             {
                 display.title: display
@@ -156,7 +210,8 @@ def horizon_document(horizon: Horizon, released: Integers) -> dict[str, Any]:
         "unit": horizon.plan.unit,
         "budget": {"epsilon": epsilon, "delta": budget.delta},
         "results": {
-            name: results_with_reasons(horizon.latest(released, name)) for name in _shown(horizon)
+            name: results_with_reasons(horizon.latest(released, name))
+            for name in shown_families(horizon)
         },
         "changes": horizon.changes(released),
         "digest": horizon.digest,

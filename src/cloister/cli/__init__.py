@@ -80,7 +80,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "use": {
         "predict": "predict each record of a file, with a local model or a scorer's",
         "export": "write a release for R, SAS and Stata, or a model for scikit-learn or ONNX",
-        "verify": "check a release and its signatures, or an audit file, offline",
+        "verify": "check a release and its signatures, a horizon, or an audit file, offline",
     },
     "budget": {
         "budget": "show, change, export, back up, verify and migrate a ledger",

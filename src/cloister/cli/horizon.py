@@ -11,6 +11,7 @@ from cloister.app.files import SiloFiles
 from cloister.app.horizon import Horizon, HorizonFolder
 from cloister.app.horizon_report import (
     horizon_document,
+    noise_table,
     present_horizon,
     write_horizon_report,
 )
@@ -28,24 +29,13 @@ from cloister.cli.options import (
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions
 from cloister.cli.release import show_presentation
-from cloister.core.display import Table
-from cloister.core.errors import DataError, LedgerError, PlanError
-from cloister.data.loss import loss_notices
+from cloister.core.errors import LedgerError, PlanError
 from cloister.data.records import Records
 from cloister.data.schema import Schema
 from cloister.data.units import Admits
-from cloister.privacy.horizon import Encoding, kept
 from cloister.tasks import installed
 
 Document = Mapping[str, Any]
-_ANSWERS = {
-    "so far": "all periods so far",
-    "latest": "one period",
-    "last 4": "the last 4",
-    "last 13": "the last 13",
-    "now": "sums that are kept",
-    "recounts": "all periods, by a job in each",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,21 +99,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _open(args: argparse.Namespace, out: Output) -> Document:
     task, options = named_task(args)
-    # Later commands find the task by its name, when its price is already spent.
-    if task.name not in installed():
-        raise PlanError(f"task {task.name!r} must be installed as a package to have a horizon.")
     job = job_of(args, task, Schema.load(args.schema), args.silos, options)
-    if args.keep is None:
-        encoding = Encoding.of(args.periods, args.max_periods, args.workload)
-    else:
-        encoding = Encoding.best(kept(args.periods, args.keep), args.max_periods)
-    horizon = Horizon(job.plan, encoding, args.keep)
+    rest = {"workload": args.workload, "keep": args.keep}
+    horizon = Horizon.of(job.plan, args.periods, args.max_periods, **rest)
+    encoding = horizon.encoding
     charge = payment_of(args, out).open(job.schema, job.plan)
     assert charge is not None  # a horizon has a budget
     HorizonFolder.create(args.folder, horizon, job.schema, charge.account)
-    expected = horizon.expected()
-    rows = tuple((_ANSWERS[name], value) for name, value in expected.items())
-    out.table(Table("Expected noise of a count, in records", ("records of", "noise"), rows))
+    out.table(noise_table(horizon))
     if encoding.is_independent:
         out.paragraph(
             "Persons return so often that each period is released by itself; fewer periods, or a "
@@ -136,20 +119,25 @@ def _open(args: argparse.Namespace, out: Output) -> Document:
         *((f"  {name}", value) for name, value in charge.lines()),
     )
     charge.close()
-    return {"horizon": job.plan.run_id, "digest": horizon.digest, "expected_noise": expected}
+    return {
+        "horizon": job.plan.run_id,
+        "digest": horizon.digest,
+        "expected_noise": horizon.expected(),
+    }
 
 
 def _release(args: argparse.Namespace, out: Output) -> Document:
     from cloister.privacy.ledger import Ledger
 
     folder = HorizonFolder.load(args.folder, installed())
-    files, plan = _files(folder, args), folder.horizon.plan
+    files = _files(folder, args)
 
-    def read(admits: Mapping[str, Admits]) -> dict[str, Records]:
+    def read(admits: Mapping[str, Admits]) -> Mapping[str, Records]:
+        notices: list[str] = []
         with out.reading() as counter:
-            records = files.read(folder.schema, plan.columns, counter=counter, admits=admits)
-        about = plan.options or {}, plan.columns, args.max_loss, plan.task.name
-        for notice in loss_notices(records, *about):
+            how: Any = {"counter": counter, "say": notices.append}
+            records = folder.read(files, admits, max_loss=args.max_loss, **how)
+        for notice in notices:
             out.warn_locally(notice)
         return records
 
@@ -181,9 +169,7 @@ def _files(folder: HorizonFolder, args: argparse.Namespace) -> SiloFiles:
 
 def _show(args: argparse.Namespace, out: Output) -> Document:
     folder = HorizonFolder.load(args.folder, installed())
-    released = folder.released()
-    if not len(released):
-        raise DataError("horizon has no release yet; release its first period.")
+    released = folder.answered()
     release, shown = present_horizon(folder.horizon, released, folder.noise)
     report = args.folder / "report.html"
     write_horizon_report(release, shown, report, folder.schema)

@@ -1,4 +1,4 @@
-"""``cloister verify``: check a release, or an audit file, offline."""
+"""``cloister verify``: check a release, a horizon, or an audit file, offline."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from cloister.app.horizon_check import check_horizon
 from cloister.app.release import Release
 from cloister.app.replay import TOLERANCE
 from cloister.app.report.page import write_report
@@ -13,11 +14,12 @@ from cloister.app.text import number
 from cloister.cli.options import add_model_task, refuse_given, task_of_model
 from cloister.cli.output import Output
 from cloister.core.display import Table
-from cloister.core.errors import PlanError
+from cloister.core.errors import LedgerError, PlanError
 from cloister.federation.release_signatures import SUFFIX
 from cloister.federation.service import audit
 from cloister.federation.verification import Finding, pins_of, verify_release
 from cloister.privacy.accounting import epsilon
+from cloister.tasks import installed
 
 CODES = {"verified": 0, "refuted": 9, "not verifiable": 10}
 """Exit code of each outcome."""
@@ -28,12 +30,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         type=Path,
         metavar="FILE",
-        help="model.json of a job, or the audit file (.jsonl) of a coordinator or silo",
+        help="model.json of a job, the folder of a horizon, or the audit file (.jsonl) of a "
+        "coordinator or silo",
     )
     parser.add_argument(
         "--head",
         metavar="HASH",
         help="for an audit file: head from an earlier check; finds lines removed at the end",
+    )
+    parser.add_argument(
+        "--ledger",
+        type=Path,
+        metavar="PATH",
+        help="for a horizon: the ledger that it was charged to",
     )
     parser.add_argument(
         "--signed",
@@ -71,6 +80,9 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if args.model.suffix == ".jsonl":
         return _audit_file(args, out)
     refuse_given(args.head, "--head is valid only for an audit file")
+    if args.model.is_dir():
+        return _horizon(args, out)
+    refuse_given(args.ledger, "--ledger is valid only for the folder of a horizon")
     if args.model.suffix in (".html", ".md"):
         beside = args.model.with_name("model.json")
         raise PlanError(f"{args.model.name!r} is a report for people; verify {str(beside)!r}.")
@@ -116,6 +128,36 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         "replayed": found.replayed,
         "signatures": signatures if found.replayed else None,  # they are counted last
         "plan_digest": found.plan.digest.hex(),
+    }
+
+
+def _horizon(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Check the files of a horizon, and its charge."""
+    for name in ("signed", "signers", "pins", "report"):
+        refuse_given(getattr(args, name), f"--{name} is valid only for a model")
+    ledger = None
+    if args.ledger is not None:
+        # Imported here: other checks do not load SQLAlchemy.
+        from cloister.privacy.ledger import Ledger
+
+        if not args.ledger.is_file():  # opening it would create an empty ledger
+            raise LedgerError(f"ledger {str(args.ledger)!r} is missing; give that of the horizon.")
+        ledger = Ledger(args.ledger)
+    found = check_horizon(args.model, {**installed(), **(task_of_model(args) or {})}, ledger)
+    if ledger is not None:
+        ledger.dispose()
+    title = f"Horizon with {found.periods} released periods"
+    out.table(Table(title, ("check", "found"), tuple(found.checks.items())))
+    out.paragraph(f"{found.outcome.upper()}: {found.sentence}")
+    out.paragraph("Answers are computed from the released words when they are shown.")
+    out.code = CODES[found.outcome]
+    return {
+        "verified": False,
+        "outcome": found.outcome,
+        "reason": found.sentence,
+        "horizon": found.digest,
+        "periods": found.periods,
+        "checks": dict(found.checks),
     }
 
 

@@ -28,17 +28,22 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from cloister.app.answer import Answer
-from cloister.app.files import source_of
+from cloister.app.files import SiloFiles, source_of
 from cloister.app.forecast import expected, plan_warnings
-from cloister.app.text import attacker_sentence, number
+from cloister.app.horizon import HORIZON
+from cloister.app.horizon_report import noise_table
+from cloister.app.request import Request
+from cloister.app.text import attacker_sentence, cell_text, number
 from cloister.app.worker import ANSWER
 from cloister.console.curve import curve
 from cloister.console.guard import Form
+from cloister.console.horizons import Horizons, Renewed, horizon_of, likely
 from cloister.console.jobs import EVENTS, Run, Runs
 from cloister.console.parts import a_picture, a_report, budget_gauge, console_app, to_page
 from cloister.console.preview import preview_of
 from cloister.console.questions import AS_IS, FormState
 from cloister.core.capability import QUESTION_GROUPS, QUESTIONS
+from cloister.core.display import Table
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
 from cloister.core.html import compile_ahead, page
 from cloister.data import (
@@ -83,7 +88,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
     ledger : Path
         The ledger that commands of this user charge.
     """
-    runs = Runs(folder)
+    runs, horizons = Runs(folder), Horizons(folder, ledger)
     compile_ahead("desk.html")
 
     def shown(request: HttpRequest, view: str, step: int, **values: object) -> Response:
@@ -96,11 +101,14 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         meanings = [path.name for path in files if _is_codebook(path)]
         tables = [path.name for path in files if is_table(path) and path.name not in meanings]
         done = list(runs.read(_jobs(folder)))
+        answers = list(horizons.read(_horizons(folder)))
         others = set(_reports(folder)) - {run.name for run in done}  # of commands in a terminal
+        others -= {one.name for one in answers}
         names: dict[str, object] = {
             "tables": tables,
             "meanings": meanings,
             "runs": done,
+            "renewed": answers,
             "reports": sorted(others),
         }
         costs = _costs(ledger) if done else {}
@@ -169,6 +177,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
     def question(request: HttpRequest) -> Response:
         entered = _asked(folder, request.query_params)
         values: dict[str, object] = {"problem": "", "plan": None, "warnings": (), "tables": ()}
+        values["horizon"] = None
         budget = _gauge(ledger, entered.schema.dataset)
         if entered.form.get("nominal_n"):  # empty on the first visit, when there is no price
             try:
@@ -178,7 +187,8 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         out = _unused(folder, entered.name).name
         form = [pair for pair in entered.form.multi_items() if not budget or pair[0] != _CAP]
         # The address of the button has the form as it was priced, to be compared on submission.
-        spend = f"{request.scope['root_path']}/run?{urlencode([*form, ('out', out)])}"
+        where = "horizons" if values.get("horizon") else "run"
+        spend = f"{request.scope['root_path']}/{where}?{urlencode([*form, ('out', out)])}"
         values |= {"asked": entered, "groups": _GROUPS, "gauge": budget, "spend": spend}
         values["query"] = urlencode(entered.form.multi_items())
         return shown(request, "question", 3, **values)
@@ -208,7 +218,8 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
     def preview_picture(request: HttpRequest) -> Response:
         return a_picture(previewed(request)[1].picture)
 
-    def run(request: HttpRequest) -> Response:
+    def submitted(request: HttpRequest) -> tuple[FormState, Request, str]:
+        """Return the question of a button, with its job and the name for its results."""
         entered, priced = (
             _asked(folder, form) for form in (request.state.form, request.query_params)
         )
@@ -217,11 +228,16 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         if not re.fullmatch(rf"{entered.name}(-\d+)?", out):
             raise DataError("this form names no folder for its results; load its page again.")
         job = entered.request(ledger, out)
-        command = _line(job.command(entered.schema))
-        if command != _line(priced.request(ledger, out).command(entered.schema)):
+        same = job.command(entered.schema) == priced.request(ledger, out).command(entered.schema)
+        if not same or entered.periods != priced.periods:
             raise PlanError(
                 "the question has changed since its price was shown; go back and review the price."
             )
+        return entered, job, out
+
+    def run(request: HttpRequest) -> Response:
+        entered, job, out = submitted(request)
+        command = _line(job.command(entered.schema))
         if not (
             out in _jobs(folder) and runs.has(out, command)
         ):  # a second press of the button has no effect
@@ -232,6 +248,79 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             form = [pair for pair in request.query_params.multi_items() if pair[0] != "out"]
             runs.start(job, command, urlencode(form))
         return to_page(request, f"/runs/{out}")
+
+    def renew(request: HttpRequest) -> Response:
+        entered, _, out = submitted(request)
+        if out not in _horizons(folder):  # a second press of the button has no effect
+            _priced(entered, _gauge(ledger, entered.schema.dataset))
+            horizons.open(entered, out)
+        return to_page(request, f"/horizons/{out}")
+
+    def horizon(request: HttpRequest) -> Response:
+        return about_horizon(request, renewed(request))
+
+    def renewed(request: HttpRequest) -> Renewed:
+        name = request.path_params["name"]
+        if name not in _horizons(folder):
+            raise DataError(f"there is no horizon {name!r}; see the page of files and answers.")
+        return horizons.find(name)
+
+    def about_horizon(request: HttpRequest, one: Renewed, problem: str = "") -> Response:
+        files = _inside(folder, folder.iterdir())
+        tables = [path.name for path in files if is_table(path) and not _is_codebook(path)]
+        # A file that was there before has rows that arrived before.
+        new = [name for name in tables if (folder / name).stat().st_mtime > one.released_at]
+        form, ended, drawn = request.state.form, "", one.n
+        try:
+            drawn = horizons.drawn(one)
+        except CloisterError as error:
+            ended = str(error)
+        chosen = [
+            (silo, (problem and form.get(f"file-{i}")) or likely(silo, new))
+            for i, silo in enumerate(one.horizon.plan.silos)
+        ]
+        values = {
+            "one": one,
+            "problem": problem,
+            "ended": ended,
+            "drawn": drawn,
+            "tables": tables,
+            "readings": [path.name for path in files if _is_reading(path)],
+            "chosen": chosen,
+            "rows_used": horizons.notices.get(one.name, []),
+            "gauge": _gauge(ledger, one.kept.schema.dataset),
+            "has_report": one.name in _reports(folder),
+            "questions": QUESTIONS,
+        }
+        return shown(request, "horizon", 4, **values)
+
+    def release(request: HttpRequest) -> Response:
+        one, form = renewed(request), request.state.form
+        silos = one.horizon.plan.silos
+        try:
+            period = form.get("period", "")
+            if not re.fullmatch(r"\d{1,3}", period):
+                raise PlanError("this form names no period; load its page again.")
+            # A period that was drawn before a crash has no fields of files.
+            names = [form.get(f"file-{i}") for i in range(len(silos)) if f"file-{i}" in form]
+            if len(set(names)) < len(names):
+                raise PlanError("each organisation needs its own file; choose another one.")
+            files = {
+                silo: _in(folder, name or "") for silo, name in zip(silos, names, strict=False)
+            }
+            reading = _in(folder, name) if (name := form.get("reading", "")) else None
+            accepted = 1.0 if AS_IS in form else None
+            horizons.release(one, int(period), SiloFiles(paths=files, reading=reading), accepted)
+        except CloisterError as error:
+            return about_horizon(request, one, str(error))
+        return to_page(request, f"/horizons/{one.name}")
+
+    def horizon_picture(request: HttpRequest) -> Response:
+        one, part = renewed(request), request.path_params["part"]
+        answer = one.answers.get(part)
+        if answer is None or not answer.picture:
+            raise DataError("this answer has no picture.")
+        return a_picture(answer.picture)
 
     def found(request: HttpRequest) -> Run:
         name = request.path_params["name"]
@@ -279,6 +368,10 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         Route("/preview", preview),
         Route("/preview.svg", preview_picture),
         Route("/run", run, methods=["POST"]),
+        Route("/horizons", renew, methods=["POST"]),
+        Route("/horizons/{name}", horizon),
+        Route("/horizons/{name}/release", release, methods=["POST"]),
+        Route("/horizons/{name}/{part}.svg", horizon_picture),
         Route("/runs/{name}", progress),
         Route("/runs/{name}/picture.svg", picture),
         Route("/runs/{name}/stop", stop, methods=["POST"]),
@@ -302,7 +395,12 @@ def _is_codebook(path: Path) -> bool:
     if path.suffix.lower() == ".csv":
         with suppress(CloisterError):
             return {"name", "type"} <= set(header(path))
-    return path.suffix.lower() == ".toml" and not re.search(rf"{_READING}(-\d+)?$", path.stem)
+    return path.suffix.lower() == ".toml" and not _is_reading(path)
+
+
+def _is_reading(path: Path) -> bool:
+    """Return True if a file has the settings of each file, by its name."""
+    return path.suffix.lower() == ".toml" and bool(re.search(rf"{_READING}(-\d+)?$", path.stem))
 
 
 def _in(folder: Path, name: str) -> Path:
@@ -334,6 +432,11 @@ def _reports(folder: Path) -> list[str]:
 def _jobs(folder: Path) -> list[str]:
     """Return the names of the folders with the results of jobs that a console started."""
     return [path.parent.name for path in _inside(folder, folder.glob(f"*/{EVENTS}"))]
+
+
+def _horizons(folder: Path) -> list[str]:
+    """Return the names of the folders with a horizon."""
+    return [path.parent.name for path in _inside(folder, folder.glob(f"*/{HORIZON}"))]
 
 
 def _unused(folder: Path, stem: str, suffix: str = "") -> Path:
@@ -826,13 +929,19 @@ def _priced(entered: FormState, budget: Mapping[str, Any] | None) -> dict[str, o
         )
     # New data have no cap in the ledger; the user must set one before the first job.
     may_spend = budget is not None or entered.cap_epsilon is not None
+    horizon = horizon_of(entered)
     return {
         "plan": plan,
+        "horizon": horizon,
         "warnings": plan_warnings(plan, entered.schema),
-        "tables": expected(plan),
+        "tables": [_as_text(noise_table(horizon))] if horizon else expected(plan),
         "odds": attacker_sentence(plan.events(), plan.unit),
         "may_spend": may_spend,
     }
+
+
+def _as_text(table: Table) -> Table:
+    return replace(table, rows=tuple(tuple(map(cell_text, row)) for row in table.rows))
 
 
 def _costs(path: Path) -> dict[str, str]:

@@ -255,6 +255,23 @@ class FormState:
             raise PlanError(f"the lifetime cap must be at least epsilon, {self.epsilon:g}.")
         return cap
 
+    @property
+    def periods(self) -> tuple[int, int] | None:
+        """The number of periods in which the answer is renewed, and that of one person.
+
+        None if the field is empty, or if persons have no identifier that could count them.
+        """
+        text = self.form.get("periods", "").strip()
+        if not text or self.schema.unit == "row":
+            return None
+        most = self.form.get("max_periods", "").strip() or "1"
+        for meaning, field in (("periods", text), ("periods of one person", most)):
+            if not re.fullmatch(r"\d{1,3}", field):
+                raise PlanError(
+                    f"the number of {meaning} must be a whole number, got {field[:40]!r}."
+                )
+        return int(text), int(most)
+
     def _options(self) -> dict[str, Any]:
         edges = {
             name: [_number(f"an edge of {name!r}", edge) for edge in re.split(r"[,;]\s*", text)]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and editors
     from cloister.estimators.ensemble import DPSiloEnsemble as DPSiloEnsemble
     from cloister.estimators.federated_learning import FederatedLearner as FederatedLearner
     from cloister.estimators.forest import DPRandomForestClassifier as DPRandomForestClassifier
+    from cloister.estimators.horizon import Horizon as Horizon
     from cloister.estimators.kmeans import DPKMeans as DPKMeans
     from cloister.estimators.linear_model import (
         DPGeneralizedLinearRegressor as DPGeneralizedLinearRegressor,
@@ -293,6 +294,7 @@ ROWS = {
 OTHERS = {
     "Baskets": "cloister.data",
     "Budget": "cloister.privacy.budget",
+    "Horizon": "cloister.estimators.horizon",
     "Job": "cloister.app.job",
     "Ledger": "cloister.privacy.ledger",
     "LinkedTable": "cloister.shares.linking",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.app.job import columns_used
+from cloister.app.job import Job, columns_used
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.capability import CAPABILITIES
@@ -24,7 +24,7 @@ from cloister.data import header, is_frame
 from cloister.data.records import empty_table
 from cloister.data.schema import Schema
 from cloister.estimators.plans import FitPlan, plan_of_fit
-from cloister.estimators.release import BudgetParameters, check_whole, release
+from cloister.estimators.release import BudgetParameters, check_whole, job_for, release
 from cloister.estimators.results import ReleaseMixin
 from cloister.estimators.tables import (
     SiloData,
@@ -202,14 +202,19 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         epsilon=1, delta=1e-06
         """
         check_whole(silos=silos)
+        job, spending = self._job([f"silo-{i}" for i in range(silos)], X)
+        return plan_of_fit(job, spending, want)
+
+    def _job(self, silos: Sequence[str], X: Any = None) -> tuple[Job, BudgetParameters]:
+        """Return the job of a fit of named silos, from the names of the columns alone."""
         model = copy(self)  # since reading may set attributes of a fitted model
         model._check()
         spending = model._spending()
         empty, has_labels = self._empty(X, spending)
-        y: Any = [[]] * silos if has_labels else None
-        data = model._read([empty] * silos, y, spending)
+        y: Any = [[]] * len(silos) if has_labels else None
+        data = model._read([empty] * len(silos), y, spending)
         task, options = model._task_of(model._options(data))
-        return plan_of_fit(task, data, spending, want, **options)
+        return replace(job_for(task, data, spending, options), silos=tuple(silos)), spending
 
     def _empty(self, X: Any, spending: BudgetParameters) -> tuple[Any, bool]:
         """Return a table without rows, and True if a fit also needs labels."""
@@ -353,7 +358,13 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         PlanError
             If the schema is missing, or is not that of the model.
         """
-        result = Release.load(path)
+        return cls._of(Release.load(path), bounds, **parameters)
+
+    @classmethod
+    def _of(
+        cls, result: Release, bounds: Schema | str | Path | None = None, **parameters: Any
+    ) -> Self:
+        """Return the fitted estimator of a release; the parameters are those of `load`."""
         plan = result.plan
         stored = cls._own_parameters(result)
         if stored is None or plan.budget is None:
@@ -511,11 +522,10 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
         return data
 
     @classmethod
-    def load(
-        cls, path: str | Path, *, bounds: Schema | str | Path | None = None, **parameters: Any
+    def _of(
+        cls, result: Release, bounds: Schema | str | Path | None = None, **parameters: Any
     ) -> Self:
-        """Load a model for predictions, at no cost; see :meth:`PrivateEstimator.load`."""
-        model = super().load(path, bounds=bounds, **parameters)
+        model = super()._of(result, bounds, **parameters)
         task = model.plan_.task
         assert isinstance(task, Classifier)
         if bounds is None:

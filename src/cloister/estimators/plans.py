@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloister.app.forecast import expected, forecast_of, plan_warnings, wanted_budget
+from cloister.app.job import Job
 from cloister.app.text import attacker_sentence
 from cloister.core.arrays import Results
 from cloister.core.display import Table
 from cloister.core.errors import LedgerError, PlanError
-from cloister.estimators.release import BudgetParameters, job_for
+from cloister.estimators.release import BudgetParameters
 from cloister.privacy.filter import cheapest_pricing
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import Task
 
 if TYPE_CHECKING:
-    from cloister.estimators.tables import SiloData
     from cloister.privacy.budget import Budget
 
 
@@ -74,17 +73,12 @@ class FitPlan:
 
 
 def plan_of_fit(
-    task: type[Task],
-    data: SiloData,
-    spending: BudgetParameters,
-    want: Mapping[str, float] | None = None,
-    **options: Any,
+    job: Job, spending: BudgetParameters, want: Mapping[str, float] | None = None
 ) -> FitPlan:
-    """Return the plan of a fit on records with the contract of `data`; nothing is spent.
+    """Return the plan of a fit; nothing is spent.
 
     With `want`, the plan has the least epsilon for these half-widths.
     """
-    job = job_for(task, data, spending, options)
     sized = job.nominal_n is not None
     if want:
         if not sized or job.plan.budget is None:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from cloister.app.release import MODEL_FORMAT, plan_of_model, words_file
 from cloister.app.replay import contradiction
@@ -89,6 +89,8 @@ def verify_release(
     found = Finding(plan, "not verifiable", "", needed=signers or plan.min_silos)
     if not plan.opened:
         why = f"the code of its task {plan.task.name!r} is not installed here."
+    elif _of_horizon(document):
+        why = "it is one answer of a horizon; verify the folder of the horizon."
     elif not document.get("sums"):
         why = "the model names no released words, as older models."
     elif not file.is_file():
@@ -104,6 +106,11 @@ def verify_release(
         digest, sums = (hashlib.sha256(text).hexdigest() for text in (content, words))
         return _counted(replace(found, replayed=True), digest, sums, files, pins)
     return replace(found, reason=why)
+
+
+def _of_horizon(document: Mapping[str, Any]) -> bool:
+    spent = document.get("spent")
+    return isinstance(spent, Mapping) and spent.get("event") == "horizon"
 
 
 def _counted(

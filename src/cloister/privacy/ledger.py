@@ -446,6 +446,15 @@ class Ledger:
         self._note_head(job)
         return frame
 
+    def is_frame(self, job: str, round: int, frame: bytes) -> bool:
+        """Return True if a round was committed with this frame, which may be deleted since."""
+        with self._caught_up():
+            reserved = self._state.jobs.get(job)
+            if reserved is None or round not in reserved.rounds:
+                return False
+            tag = reserved.rounds[round].frame_tag
+        return hmac.compare_digest(self._frame_tag(job, round, frame), tag)
+
     def record(self, job: str, request: bytes, answer: bytes) -> bytes:
         """Store an answer durably before it leaves; a request keeps its first answer.
 

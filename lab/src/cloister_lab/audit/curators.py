@@ -318,11 +318,18 @@ def _linked(budget: Budget, **sizes: Any) -> Audit:
     return audit_linked(budget, **sizes)
 
 
+def _horizon(budget: Budget, **sizes: Any) -> Audit:
+    from cloister_lab.audit.horizon import audit_horizon
+
+    return audit_horizon(budget, **sizes)
+
+
 AUDITED = (
     *(
         Method(method.name, method.private, partial(audit_method, method))
         for method in METHODS.values()
     ),
     Method("linked", True, _linked),
+    Method("horizon", True, _horizon),
 )
-"""Every method of a curator, and sessions of linked tables, for ``cloister audit``."""
+"""Methods of a curator, sessions of linked tables and horizons, for ``cloister audit``."""

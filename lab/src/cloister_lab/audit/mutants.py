@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from cloister.app.arrivals import Arrivals
 from cloister.app.in_process import InProcess
 from cloister.app.job import make_plan
 from cloister.audit.checks import (
@@ -36,6 +37,7 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import Integers, Words
 from cloister.privacy.budget import Budget
+from cloister.privacy.horizon import Encoding
 from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Block, Floats, GridState, NoisyBlock, Records, State, Task
@@ -48,6 +50,7 @@ from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Payload
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister.tasks.examples import example_of, numbers
+from cloister_lab.audit import horizon
 from cloister_lab.audit.adversary import (
     System,
     ask_twice,
@@ -718,6 +721,26 @@ _MUTANTS: dict[str, tuple[str, Callable[[], Sequence[Finding]]]] = {
         "bits of persons are opened without a mask",
         lambda: _unmasked(),
     ),
+    "a horizon with one noise": (
+        "all periods of a horizon have the noise of the first",
+        lambda: _same_noise(),
+    ),
+    "a horizon without max_periods": (
+        "rows of a person count in every period of a horizon",
+        lambda: _renewed(Arrivals, "admits", lambda self, unit: True),
+    ),
+    "a horizon with a longer matrix": (
+        "the columns of a horizon's matrix are longer than its price assumes",
+        lambda: _renewed(Encoding, "payload", _doubled(Encoding.payload)),
+    ),
+    "a horizon with less sensitivity": (
+        "a horizon states a quarter of the squared norm of its matrix",
+        lambda: _renewed(Encoding, "sensitivity_squared", _quarter()),
+    ),
+    "a horizon with new sums": (
+        "the sums of all periods are computed again from the records of the last",
+        lambda: _renewed(Arrivals, "sums", _again(Arrivals.sums)),
+    ),
 }
 
 MUTANTS = tuple(Mutant(name, *rest) for name, rest in _MUTANTS.items())
@@ -770,3 +793,40 @@ def _unmasked() -> Sequence[Finding]:
 
 def _seeded(seeds: count[int]) -> Callable[[], NoiseSource]:
     return lambda: _RepeatsRounds(next(seeds))
+
+
+# Horizons -----------------------------------------------------------------------------------------
+
+
+def _renewed(owner: type, name: str, broken: Any) -> Sequence[Finding]:
+    """Play a horizon of which one member is replaced."""
+    with patch.object(owner, name, broken):
+        game = horizon.Game(Budget(1.0, 1e-6))
+        return horizon.sensitivity(game), horizon.stored(game)
+
+
+def _same_noise() -> Sequence[Finding]:
+    seeds = count()
+
+    def play() -> horizon.Play:
+        seed = next(seeds)
+        return lambda period: FixedNoise(f"horizon {seed}")
+
+    return (horizon.noise_of_periods(horizon.Game(Budget(1.0, 1e-6)), play, 3),)
+
+
+def _doubled(payload: Callable[..., Integers]) -> Callable[..., Integers]:
+    return lambda self, sums: 2 * payload(self, sums)
+
+
+def _quarter() -> property:
+    whole = Encoding.__dict__["sensitivity_squared"].func
+    return property(lambda self: whole(self) // 4)
+
+
+def _again(sums: Callable[..., Integers]) -> Callable[..., Integers]:
+    def last(self: Arrivals, size: int) -> Integers:
+        stored = sums(self, size)
+        return np.repeat(stored[-1:], len(stored), axis=0)
+
+    return last
