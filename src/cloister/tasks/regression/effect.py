@@ -127,6 +127,12 @@ class TreatmentEffect(Gaussian):
     name: ClassVar[str] = "treatment-effect"
     title: ClassVar[str] = "Effect of a treatment"
     has_effects: ClassVar[bool] = True
+    without_site: ClassVar[str] = (
+        "no covariate is the silo. If silos differ both in the share of the treated and in the "
+        "outcome, the effect includes the difference between silos; add a column of categories "
+        "with the name of the silo as a covariate."
+    )
+    usage: ClassVar[str] = "--treatment treated --outcome score"
     rounds: ClassVar[int] = ROUNDS + 1
 
     example: ClassVar[Example] = Example(
