@@ -30,7 +30,7 @@ WITHOUT_SITE = (
     "coefficient of this column includes the difference between silos; a formula of glm, or the "
     "strata of cox, can have the term site."
 )
-"""The warning of a model of an outcome over several silos."""
+"""The warning of a model of an outcome over several silos, if its task declares no other."""
 
 
 def forecast_of(plan: Plan) -> Results:
@@ -243,13 +243,14 @@ def fill_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:
 def site_warnings(plan: Plan) -> tuple[str, ...]:
     """Return a warning if a model with effects is over several silos without a term for them.
 
-    Such a task has the optional member `has_effects`. A treatment that sicker hospitals give more
-    often would seem to harm. The result of a task with layers of silos shows whether they differ.
+    Such a task has the optional member `has_effects`, and `without_site` with its own warning. A
+    treatment that sicker hospitals give more often would seem to harm. The result of a task with
+    layers of silos shows whether they differ.
     """
     *_, last = pipeline_steps(plan.task)
     seen = getattr(last, "sites", ()) or getattr(last, "silos", ())
     confounded = getattr(last, "has_effects", False) and len(plan.silos) > 1 and not seen
-    return (WITHOUT_SITE,) if confounded else ()
+    return (getattr(last, "without_site", WITHOUT_SITE),) if confounded else ()
 
 
 def privacy_warnings(plan: Plan) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ from cloister.audit.noise_laws import (
     repeats,
     summary,
 )
-from cloister.audit.pairs import pairs
+from cloister.audit.pairs import encoded, lacking, pairs
 from cloister.audit.runs import (
     Log,
     MakeNoise,
@@ -576,8 +576,8 @@ def check_replay(plan: Plan, *, make_noise: MakeNoise | None = None) -> Finding:
     them.
     """
     rng = public_generator("audit", "replay", new_nonce())
-    scale, d = plan.grid.one, plan.grid.n_features
-    tables = [rng.integers(-scale, scale + 1, (_REPLAYED, d)).astype(np.int32) for _ in range(2)]
+    drawn = rng.uniform(-1, 1, (2, _REPLAYED, plan.grid.n_features))
+    tables = [encoded(plan.grid, lacking(plan, table)) for table in drawn]
     silo, log = plan.silos[0], Log()
     done = run_plan(
         watched_plan(plan, log, finish=True),

@@ -13,9 +13,9 @@ from math import gcd, isqrt
 
 import numpy as np
 
+from cloister.audit.pairs import incomplete
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import GridState, Integers, Records
-from cloister.protocol.task import records_in_box as in_the_box
+from cloister.protocol.task import NO_VALUE, GridState, Integers, Records, records_of
 
 _POINTS = 12  # points of a state, at most
 _PAIRS = 24  # pairs of points whose ties are searched
@@ -40,7 +40,7 @@ def hard_records(plan: Plan, t: int, state: GridState, rng: np.random.Generator)
     scale, d = plan.grid.one, plan.grid.n_features
 
     def adds(record: Integers) -> Integers:
-        summed = in_the_box(record.astype(np.int32)[None], plan.grid.frac_bits)
+        summed = records_of(plan.task, record.astype(np.int32)[None])
         return plan.task.contribute(t, state, summed)
 
     points = state_points(state, d, scale)
@@ -55,8 +55,7 @@ def hard_records(plan: Plan, t: int, state: GridState, rng: np.random.Generator)
     for point in rng.permutation(points)[:2]:
         candidates += list(edge(adds, point, scale, rng))
     records = np.concatenate(candidates)
-    inside_box = records[(np.abs(records) <= scale).all(axis=1)]
-    return np.unique(inside_box, axis=0).astype(np.int32)
+    return np.unique(records_of(plan.task, records.astype(np.int32)), axis=0)
 
 
 def state_points(state: GridState, d: int, one: int) -> Integers:
@@ -69,7 +68,10 @@ def state_points(state: GridState, d: int, one: int) -> Integers:
 
 
 def special(plan: Plan, rng: np.random.Generator) -> Integers:
-    """Return records whose every column is on a bound, a step inside, in the middle, or a level."""
+    """Return records whose every column is on a bound, a step inside, in the middle, or a level.
+
+    A cell that the task completes may be missing.
+    """
     grid = plan.grid
     scale, d = grid.one, grid.n_features
     middle, half = (np.broadcast_to(v, (d,)) for v in (grid.centre, grid.half_range))
@@ -79,6 +81,7 @@ def special(plan: Plan, rng: np.random.Generator) -> Integers:
         low, high = middle[j] - half[j], middle[j] + half[j]
         if float(low).is_integer() and float(high).is_integer() and high - low < _LEVELS:
             levels += [round((v - middle[j]) / half[j] * scale) for v in np.arange(low, high + 1)]
+        levels += [NO_VALUE] * (j in incomplete(plan))
         values.append(sorted(set(levels)))
     every = np.prod([float(len(levels)) for levels in values])
     if every <= _GRID:

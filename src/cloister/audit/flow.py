@@ -29,7 +29,7 @@ from cloister.app.report.page import render_report
 from cloister.audit.emissions import observe
 from cloister.audit.findings import Finding
 from cloister.audit.noise import in_profile
-from cloister.audit.pairs import groups
+from cloister.audit.pairs import encoded, groups, lacking
 from cloister.audit.reading import (
     CHUNK,
     Options,
@@ -54,7 +54,7 @@ from cloister.protocol.messages import VECTOR, Upload, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.protocol.replay import shown
 from cloister.protocol.session import Transport
-from cloister.protocol.task import GridState, Records, nested_tasks
+from cloister.protocol.task import Floats, GridState, Records, nested_tasks
 from cloister.secagg.masks import GroupMask, Masker, NoMask
 
 _MOST = 2000  # largest number of records of the table of nominal size
@@ -274,12 +274,14 @@ class _Files:
 
     def grouped(self, n: int) -> Records:
         """Return a table around three places."""
-        grid = self.plan.grid
-        return grid.encode(grid.centre + groups(n, grid.n_features) * grid.half_range)
+        return encoded(self.plan.grid, self._table(n))
 
     def rows(self, n: int) -> list[Row]:
         """Return the same records as rows of a file, each a unit."""
-        return rows_of(self.schema, self.plan.grid, groups(n, self.plan.grid.n_features))
+        return rows_of(self.schema, self.plan.grid, self._table(n))
+
+    def _table(self, n: int) -> Floats:
+        return lacking(self.plan, groups(n, self.plan.grid.n_features))
 
     def file(self, kind: Kind, rows: list[Row], **options: object) -> Source:
         """Write a file and return the function with which the silo reads it."""

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cloister.audit.edges import hard_records
-from cloister.audit.pairs import Pair, candidates, neighbours, tables
+from cloister.audit.pairs import Pair, candidates, encoded, neighbours, tables
 from cloister.core.randomness import new_nonce, public_generator
 from cloister.hazmat.ring import to_integers, to_words
 from cloister.privacy.noise import DiscreteNoise, NoiseKind, NoiseSource
@@ -274,7 +274,7 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
     table = tables(plan)[beside]
     fixed = candidates(plan)
     audited = _Audited(plan, neighbours(plan, "", table, fixed[0]))
-    records = plan.grid.encode(plan.grid.centre + fixed * plan.grid.half_range)
+    records = encoded(plan.grid, fixed)
     rng = public_generator("audit", "walls", new_nonce())
     total, excess, tried, adds_up = np.zeros(len(fixed)), 0.0, len(records), True
     by_row = not isinstance(plan.task, UnitTask) or plan.task.clients == "row"

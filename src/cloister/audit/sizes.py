@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cloister.audit.edges import special, state_points
-from cloister.audit.pairs import candidates
+from cloister.audit.pairs import candidates, encoded
 from cloister.audit.runs import share_of_bound
 from cloister.core.randomness import public_generator
 from cloister.data.records import default_rows
@@ -63,7 +63,7 @@ def compare_sums(plan: Plan, places: Iterable[Place], large_at: Iterable[Place])
     worst, adds_up = 0.0, True
     for t, state in distinct:
         points = state_points(state, plan.grid.n_features, plan.grid.one).astype(np.int32)
-        here = _compare(plan, t, state, np.concatenate([tried(plan), points]))
+        here = compare_at(plan, t, state, np.concatenate([tried(plan), points]))
         worst, adds_up = max(worst, here.worst), adds_up and here.adds_up
     table = sweep(plan)
     for t, state in _distinct(large_at):
@@ -72,7 +72,7 @@ def compare_sums(plan: Plan, places: Iterable[Place], large_at: Iterable[Place])
     return Sums(worst, adds_up, len(distinct))
 
 
-def _compare(plan: Plan, t: int, state: GridState, records: Records) -> Sums:
+def compare_at(plan: Plan, t: int, state: GridState, records: Records) -> Sums:
     """Sum each record alone, and all of them together, some of them repeated."""
     step = LocalStep(plan.task, t, state, plan.length(t))
     each = np.array([step.of(record[None]) for record in records])
@@ -129,9 +129,10 @@ def tried(plan: Plan) -> Records:
     """Return records to sum one by one: corners, bounds, the middle, points on rays."""
     grid = plan.grid
     rng = public_generator("audit", "tried", grid.n_features)
-    encoded = grid.encode(grid.centre + candidates(plan) * grid.half_range)
     middle = np.zeros((1, grid.n_features), dtype=np.int32)
-    return np.unique(np.concatenate([encoded, special(plan, rng), middle]), axis=0).astype(np.int32)
+    return np.unique(
+        np.concatenate([encoded(grid, candidates(plan)), special(plan, rng), middle]), axis=0
+    ).astype(np.int32)
 
 
 def sweep(plan: Plan) -> Records:

@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def rows_of(
     Parameters
     ----------
     table : ndarray of shape (n, n_features)
-        Coordinates in ``[-1, 1]``.
+        Coordinates in ``[-1, 1]``; a missing cell is not a number.
     units : function of int
         Name of the unit of each row, used if the schema has a unit column.
     """
@@ -88,6 +89,8 @@ def rows_of(
 
 def _cell(column: Column, value: float) -> str:
     """Return the text of a cell in the format of its column."""
+    if isnan(value):
+        return ""
     inside = min(max(value, column.min), column.max)
     match column.type:
         case "number":

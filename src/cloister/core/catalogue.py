@@ -160,6 +160,7 @@ ROWS = {
         "task": "regression.imputed:ImputedRegression",
         "names": ("target", "covariates"),
         "only": ("covariates",),
+        "command": "fit a regression to records with missing cells, which models complete",
         "python": ("linear_model:DPGeneralizedLinearRegressor",),
     },
     "linear": {
@@ -280,6 +281,7 @@ ROWS = {
         "task": "regression.effect:TreatmentEffect",
         "names": ("treatment", "outcome", "covariates"),
         "only": ("covariates",),
+        "command": "estimate the effect of a treatment, adjusted for covariates",
         "python": ("treatment:DPTreatmentEffect",),
         "question": {
             "title": "Does a treatment work? (adjusted effect)",

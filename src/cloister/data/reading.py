@@ -79,6 +79,7 @@ class ColumnReading:
     doubt: Doubt | None = None  # if its cells were read, but may mean something else
     above: int = 0  # cells out of range that are above it
     hint: str = ""  # on cells that are probably right
+    keeps_missing: bool = False  # for tasks that complete the cells
 
     @property
     def is_guess(self) -> bool:
@@ -204,9 +205,14 @@ class ReadingReport:
         share = absent / max(self.rows - self.bad_lines, 1)
         if not column.needed or column.drops[0] or share <= CLIPPED_SHARE:
             return ""
+        what = (
+            "are kept; a task that completes them uses their rows, and any other leaves them out"
+            if column.keeps_missing
+            else "count as the value of its rule 'missing'; results include them"
+        )
         return (
             f"Column {column.name!r} of {self.source}: {share:.1%} of its cells are missing or "
-            "not understood, and count as the value of its rule 'missing'; results include them."
+            f"not understood, and {what}."
         )
 
     @property
@@ -468,6 +474,7 @@ class Tally:
                 float(self._least[j]),
                 float(self._most[j]),
             ),
+            keeps_missing=column.keeps_missing,
         )
 
     def _doubt(self, j: int, names: Sequence[str], cause: str | None) -> Doubt | None:

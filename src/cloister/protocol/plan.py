@@ -829,6 +829,8 @@ class Plan:
         """Return the public rule for the records that count."""
         n = len(self.columns)
         where = "its column" if n == 1 else f"any of these {n:,} columns"
+        if completed := [repr(self.columns[j]) for j in getattr(self.task, "incomplete", ())]:
+            where = f"any column except {' and '.join(completed)}"
         rule = (
             f"A record with a missing cell in {where} is left out, unless the schema fills it in."
         )

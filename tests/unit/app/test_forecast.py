@@ -193,7 +193,9 @@ def test_only_models_with_effects_are_doubted_without_the_silo() -> None:
         plan = make_plan(
             task, schema, ("a", "b", "c"), budget=budget, nominal_n=5000, **example.options
         )
-        if WITHOUT_SITE in plan_warnings(plan, schema):
+        said = getattr(task, "without_site", WITHOUT_SITE)
+        assert ("glm" in said) == (said is WITHOUT_SITE)
+        if said in plan_warnings(plan, schema):
             doubted.add(name)
     assert doubted == {
         "linear",

@@ -357,6 +357,9 @@ def test_the_owner_hears_of_many_cells_that_are_filled_in() -> None:
     (sentence,) = check_file(pd.DataFrame({"age": [None] * 8 + [1.0] * 92}), schema(filled)).clips
     assert "8.0% of its cells are missing or not understood, and count as the value" in sentence
     assert check_file(pd.DataFrame({"age": [None] * 8 + [1.0] * 92}), schema(AGE)).clips == ()
+    kept = {**AGE, "missing": "keep"}
+    (sentence,) = check_file(pd.DataFrame({"age": [None] * 8 + [1.0] * 92}), schema(kept)).clips
+    assert "are kept; a task that completes them uses their rows" in sentence
 
 
 def test_a_doubt_names_its_file_and_column(tmp_path: Path) -> None:

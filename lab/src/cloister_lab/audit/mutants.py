@@ -28,7 +28,10 @@ from cloister.audit.checks import (
     check_replay,
     find_canaries,
 )
+from cloister.audit.flow import record
 from cloister.audit.packages import Mutant
+from cloister.audit.pairs import encoded, tables
+from cloister.audit.sizes import compare_at, tried
 from cloister.core.arrays import Flags
 from cloister.core.randomness import ByteSource, new_key, public_generator
 from cloister.data.schema import schema_of
@@ -62,6 +65,14 @@ from cloister_lab.audit.adversary import (
 )
 from cloister_lab.audit.curators import audit_method, check_picks, loud_cover
 from cloister_lab.audit.linked import Game, masks, play, sensitivity
+from cloister_lab.audit.models import (
+    BothArms,
+    ExactImputer,
+    ExactPropensity,
+    FilledByOthers,
+    UncutScore,
+    WholeVersions,
+)
 from cloister_lab.curator.max_cover import MaxCover
 from cloister_lab.curator.published import KMeansGuarantee, SubCluster
 
@@ -478,6 +489,23 @@ def _sensitivity(plan: Plan, seed: str) -> Sequence[Finding]:
     return findings[:1]
 
 
+def _example_plan(task: type[Task]) -> Plan:
+    example = example_of(task)
+    columns = schema_of(example.columns)
+    return make_plan(task, columns, ["silo"], budget=CLAIM, nominal_n=200, **example.options)
+
+
+def _sizes(task: type[Task]) -> Sequence[Finding]:
+    """Return what records add at the states of a job, each alone and all together."""
+    plan = _example_plan(task)
+    table = encoded(plan.grid, tables(plan)["groups"])
+    places = record(plan, table, FixedNoise(task.__name__), "mutant").places
+    found = [compare_at(plan, t, state, tried(plan)) for t, state in places]
+    worst, adds_up = max(sums.worst for sums in found), all(sums.adds_up for sums in found)
+    text = f"a record added at most {worst:.4g} of a bound; tables add up: {adds_up}"
+    return (Finding("sizes", worst > 1 or not adds_up, text),)
+
+
 def _loose() -> Plan:
     plan = plan_of(NoNorm)
     return replace(plan, grid=LooseGrid(plan.grid.low, plan.grid.high, plan.grid.frac_bits))
@@ -703,6 +731,30 @@ _MUTANTS: dict[str, tuple[str, Callable[[], Sequence[Finding]]]] = {
     "exact counts": (
         "a noisy sum beside the number of records",
         lambda: _tried(find_counts, size_without_noise),
+    ),
+    "a score that is not cut": (
+        "the score of the average effect of a treatment has any length",
+        lambda: _sizes(UncutScore),
+    ),
+    "both arms": (
+        "a record is in the balance of both arms",
+        lambda: _sizes(BothArms),
+    ),
+    "a propensity of exact sums": (
+        "the last step of the propensity model is of exact sums, which the task kept",
+        lambda: (check_replay(_example_plan(ExactPropensity)),),
+    ),
+    "versions that count whole": (
+        "each version of a record with a missing cell counts as a record",
+        lambda: _sizes(WholeVersions),
+    ),
+    "cells filled by other records": (
+        "a missing cell is the mean of the silo's other records",
+        lambda: _sizes(FilledByOthers),
+    ),
+    "an imputer of exact sums": (
+        "the last step of the model of missing cells is of exact sums, which the task kept",
+        lambda: (check_replay(_example_plan(ExactImputer)),),
     ),
     "a linked size without noise": (
         "the number of linked persons is opened as it is",

@@ -50,6 +50,7 @@ from cloister.tasks.regression.rounds import LAST, ROUNDS, SHARES, Known, Model
 from cloister.tasks.regression.tails import CLASSES, Tail, class_of
 from cloister.tasks.regression.weighing import (
     ESTIMANDS,
+    LEAST,
     SCORE,
     Scores,
     balance_of,
@@ -66,6 +67,7 @@ _MODELS = {"propensity": 0.30, "outcome": 0.24}  # shares of the budget
 _SIZES = 0.05
 _LAST = {"ate": 0.165, "ate_slopes": 0.025, "ato": 0.14, "ato_slopes": 0.025, "balance": 0.055}
 _FAR = {"ate": 5.0, "ato": 2.0}  # usual largest factor of a residual in a score
+_END = {"ate": 1 / LEAST, "ato": 4 * (1 - LEAST)}  # largest factor
 _SLOPES = np.array([1.0, 0.5])  # usual largest slope of both, in the largest score and row
 _BALANCED = 0.1  # standardised difference
 _SURE = 1.5  # deviations, above which counts of sizes are relied on: the lost part has noise too
@@ -127,6 +129,12 @@ class TreatmentEffect(Gaussian):
     name: ClassVar[str] = "treatment-effect"
     title: ClassVar[str] = "Effect of a treatment"
     has_effects: ClassVar[bool] = True
+    without_site: ClassVar[str] = (
+        "no covariate is the silo. If silos differ both in the share of the treated and in the "
+        "outcome, the effect includes the difference between silos; add a column of categories "
+        "with the name of the silo as a covariate."
+    )
+    usage: ClassVar[str] = "--treatment treated --outcome score"
     rounds: ClassVar[int] = ROUNDS + 1
 
     example: ClassVar[Example] = Example(
@@ -389,11 +397,11 @@ class TreatmentEffect(Gaussian):
         placed, of_outcome = (one.fit.columns for one in known.values())
         # With two categories it has a known end, and so has a score: nothing is longer.
         of_two = models["outcome"].target.levels
-        residual = 4.0 if of_two else models["outcome"].residuals(of_outcome)[0]
+        residual = 1.0 if of_two else models["outcome"].residuals(of_outcome)[0]
         multiplier = _Z * noise_std * sqrt(_SIZES / len(ESTIMANDS)) / SCORE
         cuts = []
         for name, found in zip(ESTIMANDS, counts, strict=True):
-            most = _FAR[name] * residual
+            most = (_END if of_two else _FAR)[name] * residual
             tail = Tail.of(found, noise_std, most, placed.n, sure=_SURE)
             cuts.append(tail.cut(multiplier / sqrt(_LAST[name])))
         # Few rows are longer than twice the usual length.

@@ -226,6 +226,12 @@ class ImputedRegression(Gaussian):
 
     name: ClassVar[str] = "imputed-regression"
     has_effects: ClassVar[bool] = True
+    without_site: ClassVar[str] = (
+        "the model has no term for the silo. If silos differ both in a column and in the outcome, "
+        "the coefficient of this column includes the difference between silos; add a column of "
+        "categories with the name of the silo."
+    )
+    usage: ClassVar[str] = "--target systolic"
     rounds: ClassVar[int] = 2 * ROUNDS
     missing: ClassVar[str] = "impute"  # of an estimator that is stored
 

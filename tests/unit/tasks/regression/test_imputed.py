@@ -145,6 +145,12 @@ def test_what_cannot_be_completed_is_refused(by: Schema, options: Any, says: str
         plan_of(by=by, target="y", **options)
 
 
+def test_a_plan_says_which_records_count() -> None:
+    assert "a missing cell in any column except 'b' is left out" in plan_of(target="y").counted()
+    alone = plan_of("glm", target="y")
+    assert "a missing cell in any of these 3 columns is left out" in alone.counted()
+
+
 def test_a_category_may_have_the_name_of_the_rule() -> None:
     column = Column(name="c", type="category", categories=("keep", "end"), missing="keep")
     assert not column.keeps_missing
