@@ -419,6 +419,11 @@ class HorizonFolder:
                 f"period must be in [1, {min(done + 1, last)}], got {period}; {done} of {last} "
                 "periods are released, and each follows the one before."
             )
+        if len(self._written()["words"]) > done:
+            raise LedgerError(
+                f"ledger has {done} periods, and {RELEASES!r} has more, so the ledger was "
+                f"restored from a copy, {ENDED}."
+            )
         if not job.is_open:
             if len(released := self.released()) < last:
                 raise LedgerError(f"job of the horizon is closed, {ENDED}.")

@@ -412,6 +412,21 @@ def test_a_restored_copy_ends_the_horizon(tmp_path: Path, restored: str) -> None
         desk.release(3)
 
 
+def test_releases_show_that_all_states_and_the_ledger_were_restored(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "desk", horizon_of(4))
+    desk.release(1)
+    shutil.copytree(tmp_path / "desk", tmp_path / "copy")
+    desk.release(2)
+    shown = (desk.path / "released.json").read_bytes()
+    shutil.rmtree(tmp_path / "desk")
+    shutil.copytree(tmp_path / "copy", tmp_path / "desk")
+    (desk.path / "released.json").write_bytes(shown)
+    with pytest.raises(LedgerError, match=r"ledger has 1 periods, and 'released.json' has more"):
+        desk.release(2, noise=SimulatedNoise(99))
+    assert (desk.path / "released.json").read_bytes() == shown
+    assert desk.charges()[0] == 1
+
+
 def test_a_changed_or_strange_state_is_refused(desk: Desk, tmp_path: Path) -> None:
     desk.release(1)
     other = Desk(tmp_path / "other", horizon_of(5))

@@ -53,22 +53,24 @@ from cloister.tasks.regression.weighing import (
     LEAST,
     SCORE,
     Scores,
+    balance_cut,
     balance_of,
     balance_payload,
     effect_of,
     effect_rows,
     estimate_of,
     scores_of,
-    usual_length,
 )
 from cloister.tasks.state import decode_state, encode_state, part_of, prefixed
 
 _MODELS = {"propensity": 0.30, "outcome": 0.24}  # shares of the budget
 _SIZES = 0.05
 _LAST = {"ate": 0.165, "ate_slopes": 0.025, "ato": 0.14, "ato_slopes": 0.025, "balance": 0.055}
-_FAR = {"ate": 5.0, "ato": 2.0}  # usual largest factor of a residual in a score
-_END = {"ate": 1 / LEAST, "ato": 4 * (1 - LEAST)}  # largest factor
+# Largest and usual factor of a residual in a score; of "ate" by the share of the smaller arm.
+_END = {"ate": 1 / LEAST, "ato": 4.0}
+_FAR = {"ate": 2.5, "ato": 2.0}
 _SLOPES = np.array([1.0, 0.5])  # usual largest slope of both, in the largest score and row
+_FARTHEST = 2.5  # place of the outcome in a row of balance, as that of any number
 _BALANCED = 0.1  # standardised difference
 _SURE = 1.5  # deviations, above which counts of sizes are relied on: the lost part has noise too
 _LABELS = {
@@ -360,6 +362,7 @@ class TreatmentEffect(Gaussian):
                 one * family.weight(mean, family.alpha)
                 for one, mean in zip(arms, means, strict=True)
             ],
+            _share(placed),
         )
         # The outcome is the last column, for the difference that is not adjusted.
         columns = list(_columns_of(propensity, placed, records))
@@ -397,17 +400,20 @@ class TreatmentEffect(Gaussian):
         placed, of_outcome = (one.fit.columns for one in known.values())
         # With two categories it has a known end, and so has a score: nothing is longer.
         of_two = models["outcome"].target.levels
-        residual = 1.0 if of_two else models["outcome"].residuals(of_outcome)[0]
+        residual = 1.0 if of_two else models["outcome"].residuals(of_outcome)[1] / 2
+        share, most = _share(placed), dict(_END if of_two else _FAR)
+        most["ate"] /= min(share, 1 - share)
         multiplier = _Z * noise_std * sqrt(_SIZES / len(ESTIMANDS)) / SCORE
         cuts = []
         for name, found in zip(ESTIMANDS, counts, strict=True):
-            most = (_END if of_two else _FAR)[name] * residual
-            tail = Tail.of(found, noise_std, most, placed.n, sure=_SURE)
+            tail = Tail.of(found, noise_std, most[name] * residual, placed.n, sure=_SURE)
             cuts.append(tail.cut(multiplier / sqrt(_LAST[name])))
-        # Few rows are longer than twice the usual length.
-        numbers = float((placed.spread * (placed.rare == 0)) @ placed.spread)
+        is_number = placed.rare == 0
+        numbers = float((placed.spread * is_number) @ placed.spread)
         categories = sum(len(term.levels) > 0 for term in models["propensity"].terms)
-        balance = 2 * usual_length(numbers + 1, categories)
+        farthest = float(of_outcome.target[2] / max(of_outcome.target[1], 1e-9))
+        far = max(farthest / _reach(of_outcome), *(placed.reach * is_number))
+        balance = balance_cut(numbers + 1, categories, far)
         return replace(
             aim,
             **{name: model.solution(known[name]).weights for name, model in models.items()},
@@ -550,10 +556,16 @@ def _columns_of(model: Model, placed: Placed, records: Records) -> Iterator[Floa
             yield (values == k) - share
 
 
+def _share(placed: Placed) -> float:
+    """Return the public share of the treated, from the columns of the propensity model."""
+    return float(np.clip((placed.target[0] + 1) / 2, 1e-3, 1 - 1e-3))
+
+
 def _reach(placed: Placed) -> float:
     """Return the unit of the outcome in the balance, in that of its model."""
     _, deviation, reach = map(float, placed.target)
-    return max(sqrt(max(reach, 0.0) / max(deviation, 1e-9)), 1.0)
+    steep = max(reach, 0.0) / max(deviation, 1e-9)
+    return max(sqrt(steep), steep / _FARTHEST, 1.0)
 
 
 def _or_text(cell: Estimate) -> Estimate | str:

@@ -58,6 +58,7 @@ _LACKING, _SHIFT, _SPREAD = 0.01, 0.03, 0.02
 _END = ROUNDS + LAST
 _ANALYSED = "analysis."  # of the names in the state
 _MOST = 2  # incomplete columns
+_ENOUGH = 24.0  # deviations of noise in the number of complete records, for intervals that hold
 _FAR = 200.0  # squared distance, beyond which a likelihood no longer falls
 _LEAST_SQUARE, _LEAST_ROOT = 1e-6, 1e-9
 _PART = 1 << 12  # records at a time
@@ -103,7 +104,7 @@ class Imputer:
             square = max(known.residual_square, _LEAST_SQUARE)
             deviation = sqrt(square)
             noise[q, q] = min(known.residual_square_std / square / 2, 1.0) ** 2
-            sampling[q, q] = 1 / (2 * known.fit.columns.n)
+            sampling[q, q] = 1 / (2 * max(known.fit.columns.n, 1.0))  # a dishonest state has 0
         # The symmetric root: eigenvectors have signs that may differ between silos.
         values, vectors = np.linalg.eigh(np.nan_to_num(noise + sampling))
         root = np.sqrt(np.maximum(values, 0.0))
@@ -502,7 +503,8 @@ class ImputedRegression(Gaussian):
         complete = model.sampling(known, solution)
         # Products of mean scores are those of the records less their spread.
         complete = complete + spread * model.sandwich
-        solution = replace(solution, noise=solution.noise + by_noise)
+        relied = solution.known & self._relied_on(state)
+        solution = replace(solution, noise=solution.noise + by_noise, known=relied)
         found = self.analysis.results_of(known, solution, complete + spread + by_sampling)
         before = self.analysis.results_of(known, solution, complete)["sampling_covariance"]
         after = np.diag(found["sampling_covariance"])
@@ -513,6 +515,20 @@ class ImputedRegression(Gaussian):
         margin = _Z * noise_std / n
         ends = [np.clip(value, 0.0, 1.0) for value in (share, share - margin, share + margin)]
         return {**found, **Estimate(*ends).named("lacking"), "missing_information": part[:-1]}
+
+    def _relied_on(self, state: GridState) -> bool:
+        """Return True if intervals may rest on the imputers.
+
+        With few complete records, their errors are so large that no slope tells what they do. One
+        that noise separates from the target completes cells as if both were independent.
+        """
+        for k, task in enumerate(self.imputers):
+            known = task.known(part_of(state, f"{k}."))
+            columns, place = known.fit.columns, task.covariates.index(self.target)
+            of_target = task.model.solution(known).known[task.model.design.slots[place]]
+            if columns.n <= _ENOUGH * columns.n_std or not of_target.all():
+                return False
+        return True
 
     def _between(self, state: GridState, inverse: Floats) -> tuple[Floats, Floats]:
         """Return the covariances of weights by noise and by sampling of the imputers."""

@@ -31,8 +31,8 @@ from cloister.tasks.population import sampled
 from cloister.tasks.regression.engine import ball
 
 ESTIMANDS = ("ate", "ato")
-LEAST = 0.05
-"""Least probability of each arm."""
+LEAST = 0.1
+"""Least probability of an arm in the average effect, as a part of the arm's public share."""
 SCORE = sqrt(0.8)
 """Factor of a score in its row; its square and its weight k have the root of 0.1 each."""
 _REST = sqrt(0.1)
@@ -41,6 +41,7 @@ _REST = sqrt(0.1)
 _SECOND_ORDER = 1.3
 # Factors of a row of balance: weighted means need most precision, and have the factor 1.
 _ONE, _MEAN, _SQUARE = 0.5, 0.7, 0.5
+_HEAVIEST = 2.0  # weight in a row of balance
 _Z = INTERVAL_95["gaussian"]
 
 
@@ -66,24 +67,28 @@ def scores_of(
     effect: Floats,
     rows: Floats,
     changes: Sequence[Floats],
+    share: float,
 ) -> Scores:
     """Return the scores of records from both models.
 
     `effect` is m1 - m0 less a public number, `rows` are those of the propensity model, and
-    `changes` those of m0 and m1 by weights of the outcome model.
+    `changes` those of m0 and m1 by weights of the outcome model. `share` is that of the treated.
     """
-    e = np.clip(probability, LEAST, 1 - LEAST)
-    h, of_ate = 4 * e * (1 - e), np.where(treated, 1 / e, 1 / (1 - e))
-    of_ato = 4 * np.where(treated, 1 - e, e)
+    e = probability
+    h, of_ato = 4 * e * (1 - e), 4 * np.where(treated, 1 - e, e)
+    # Weights of overlap have a bound. A bound on others that ignores the share of an arm may be
+    # that of all its records, and then nothing would be weighted.
+    kept = np.clip(e, LEAST * share, 1 - LEAST * (1 - share))
+    of_ate = np.where(treated, 1 / kept, 1 / (1 - kept))
     found = Scores(of_ato)
     for k, arm, k_change, change in (
-        (np.ones_like(e), of_ate, 0.0, 1 - of_ate),
+        # A probability at its end does not change.
+        (np.ones_like(e), of_ate, 0.0, np.where(kept == e, 1 - of_ate, 0.0)),
         (h, of_ato, h * (1 - 2 * e), -h),
     ):
         found.values.append(k * effect + np.where(treated, arm, -arm) * residual)
         found.weights.append(k)
-        # A probability at its end does not change.
-        moved = np.where(e == probability, k_change * effect + change * residual, 0.0)
+        moved = k_change * effect + change * residual
         control, treatment = k - np.where(treated, 0.0, arm), k - np.where(treated, arm, 0.0)
         by_outcome = treatment * changes[1] - control * changes[0]
         found.slopes.append(np.concatenate([moved * rows, by_outcome]))
@@ -139,13 +144,17 @@ def balance_payload(columns: Floats, weights: Floats) -> Floats:
     return np.concatenate([ones, _MEAN * columns, weights * columns, _SQUARE * columns**2])
 
 
-def usual_length(variances: float, categories: int) -> float:
-    """Return the usual length of a payload of balance.
+def balance_cut(variances: float, categories: int, far: float) -> float:
+    """Return the length to which payloads of balance are cut: few are longer.
 
-    `variances` is their sum over columns of numbers; `categories` is a number of columns.
+    `variances` is their sum over columns of numbers, `categories` is a number of columns, and `far`
+    is the reach of the farthest number.
     """
     means = (_MEAN**2 + 1) * (variances + categories)
-    return sqrt(2 * _ONE**2 + means + _SQUARE**2 * (3 * variances + categories))
+    usual = 2 * _ONE**2 + means + _SQUARE**2 * (3 * variances + categories)
+    # A cut of long rows alone would draw means and variances of skewed columns to the middle.
+    one_far = (_MEAN**2 + _HEAVIEST**2) * far**2 + _SQUARE**2 * far**4
+    return sqrt(max(4 * usual, usual + one_far))
 
 
 @dataclass(frozen=True)

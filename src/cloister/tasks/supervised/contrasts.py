@@ -92,6 +92,11 @@ def effects_summary(
     ratios: bool = False,
 ) -> Summary:
     """Return sentences with the clearest effects; `ratios` shows the powers of logarithms."""
+    if not effects:
+        return Summary(
+            result=(f"{title} are not known.",),
+            reliability="Noise hides all of them: give more records, or a larger budget.",
+        )
     null = "1" if ratios else "0"
     places = clear(effects)
     shown = [one.mapped(power_of) if ratios else one for one in effects]

@@ -75,8 +75,9 @@ def test_without_noise_effects_are_those_of_the_textbook(boolean: bool) -> None:
     results = released(plan_of(boolean, EXACT), cells)
     exact = {"C": np.inf, "tol": 1e-10, "max_iter": 1000}
     e = LogisticRegression(**exact).fit(design, t).predict_proba(design)[:, 1]
-    assert ((e < LEAST) | (e > 1 - LEAST)).any()
-    e = e.clip(LEAST, 1 - LEAST)
+    share = t.mean()
+    kept = e.clip(LEAST * share, 1 - LEAST * (1 - share))
+    assert (kept != e).any()
     both = np.column_stack([design, t])
     arms = [np.column_stack([design, np.full(N, k)]) for k in (0.0, 1.0)]
     if boolean:
@@ -85,7 +86,7 @@ def test_without_noise_effects_are_those_of_the_textbook(boolean: bool) -> None:
     else:
         model = LinearRegression().fit(both, y)
         m0, m1 = map(model.predict, arms)
-    average = m1 - m0 + t * (y - m1) / e - (1 - t) * (y - m0) / (1 - e)
+    average = m1 - m0 + t * (y - m1) / kept - (1 - t) * (y - m0) / (1 - kept)
     h = e * (1 - e)
     overlap = h * (m1 - m0) + t * (1 - e) * (y - m1) - (1 - t) * e * (y - m0)
     for name, terms, over in (("ate", average, np.ones(N)), ("ato", overlap, h)):
@@ -116,11 +117,12 @@ def test_slopes_are_the_changes_of_scores() -> None:
         means = [weights[q:] @ one for one in arms]
         residual = target - np.where(treated, means[1], means[0])
         effect = means[1] - means[0] - 0.3
-        return scores_of(expit(weights[:q] @ rows), treated, residual, effect, rows, arms)
+        return scores_of(expit(weights[:q] @ rows), treated, residual, effect, rows, arms, 0.4)
 
     at, step = rng.normal(0, 0.4, 2 * q + 1), 1e-5
     found = values(at)
-    inside = abs(expit(at[:q] @ rows) - 0.5) < 0.449
+    e = expit(at[:q] @ rows)
+    inside = (e > LEAST * 0.4 + 1e-3) & (e < 1 - LEAST * 0.6 - 1e-3)
     for k in range(len(ESTIMANDS)):
         for j, way in enumerate(np.eye(len(at)) * step):
             # The sum over k is a divisor, so its own change counts times the effect, 0 here.
@@ -186,6 +188,44 @@ def test_noise_leaves_the_effect_in_its_intervals() -> None:
         assert low < -0.6 < high
         assert high - low < 0.3
     assert results["naive_low"][0] > -0.5
+
+
+def rare_treatment(n: int) -> np.ndarray:
+    """Return records with a bent outcome, 2.8 % treated, and a true effect of 1."""
+    rng = np.random.default_rng(8)
+    a, work = rng.normal(0, 1, n).clip(-3, 3), rng.choice(3, n, p=[0.5, 0.3, 0.2])
+    t = (rng.random(n) < expit(a - 4)) * 1.0
+    y = t + a + 0.7 * a**2 - 3 + rng.normal(0, 0.5, n)
+    return np.column_stack([a, work, t, y.clip(-8, 8)])
+
+
+def test_a_rare_treatment_is_weighted_although_all_its_probabilities_are_small() -> None:
+    """A bound that is larger than most probabilities would leave the outcome model alone."""
+    n = 20_000
+    cells = rare_treatment(n)
+    assert 0.02 < cells[:, 2].mean() < 0.035
+    results = released(plan_of(epsilon=EXACT, n=n), cells)
+    for name in ESTIMANDS:
+        low, high = (results[f"{name}_population_{side}"][0] for side in ("low", "high"))
+        assert low < 1 < high
+        assert high - low < 0.4
+
+
+def test_the_interval_has_what_a_cut_of_long_scores_takes_away() -> None:
+    """Costs with a tail that the treatment makes longer, beside the same models without noise."""
+    rng, n = np.random.default_rng(9), 20_000
+    a = rng.normal(0, 1, n).clip(-3, 3)
+    t = (rng.random(n) < expit(0.5 * a)) * 1.0
+    y = np.exp(rng.normal(0, 1.3, n)) * (1 + 0.5 * t)
+    cells = np.column_stack([a, np.arange(n) % 3, t, (0.08 * y - 8).clip(-8, 8)])
+    exact = released(plan_of(epsilon=EXACT, n=n), cells)
+    held = dict.fromkeys(ESTIMANDS, 0)
+    for seed in range(10):
+        results = released(plan_of(epsilon=2.0, n=n), cells, SimulatedNoise(seed))
+        for name in ESTIMANDS:
+            low, high = (results[f"{name}_{side}"][0] for side in ("low", "high"))
+            held[name] += int(low < exact[name][0] < high)
+    assert min(held.values()) >= 9, held
 
 
 @pytest.mark.parametrize("estimand", ESTIMANDS)

@@ -22,7 +22,7 @@ from cloister.protocol.rows import sum_of_rows
 from cloister.protocol.task import NO_VALUE, records_of
 from cloister.tasks import TASKS
 from cloister.tasks.regression.imputed import ImputedRegression
-from cloister.testing import ZeroNoise, check_task, zero_noise
+from cloister.testing import SimulatedNoise, ZeroNoise, check_task, zero_noise
 
 N = 4000
 EXACT = Budget(1e7, 1e-6)  # hardly any noise, so that nothing is cut
@@ -240,3 +240,23 @@ def test_the_laws_find_a_twin_that_adds_too_much() -> None:
     twin = EachRecordTwice(**{one.name: getattr(task, one.name) for one in fields(task)})
     with pytest.raises(AssertionError):
         check_task(twin, [corner], [state])
+
+
+@pytest.mark.parametrize("seen", [0, 300])
+def test_coefficients_are_not_known_if_hardly_a_cell_was_seen(seen: int) -> None:
+    """A column that no silo keeps: its values are guesses, and so are those of its coefficient."""
+    cells = table()
+    cells[seen:, 1] = np.nan
+    plan = plan_of(target="y", budget=Budget(2.0, 1e-6))
+    parts = {silo: read_source(cells[k::2], schema()) for k, silo in enumerate(plan.silos)}
+    results = run_plan(plan, parts, noise=SimulatedNoise(1)).results
+    assert np.isnan(results["coef"]).all()
+    assert np.isinf(results["coef_population_high"]).all()
+    assert results["lacking"][0] > 0.9
+
+
+def test_a_dishonest_state_without_records_stops_nothing() -> None:
+    plan = plan_of(target="y", budget=Budget(2.0, 1e-6))
+    task, records = plan.task, np.array([[0, NO_VALUE, 0]], dtype=np.int32)
+    nothing = {name: np.zeros(v.shape, dtype=np.int64) for name, v in task.start().items()}
+    check_task(task, [records], [nothing])
