@@ -175,9 +175,9 @@ def indicator(labels: ArrayLike, n_labels: int) -> NDArray[np.int64]:
 
 
 def common(server: Server, tables: Sequence[Words]) -> tuple[Words, Words]:
-    """Return shares of the rows that all owners have, and of their validity as one column.
+    """Return rows of all owners (semi-honest; the dealer with either server sees all).
 
-    Semi-honest; the dealer with either server sees all. Owners' cells are added. A row is valid if
+    The second array has their validity, as one column. Owners' cells are added. A row is valid if
     it is at every owner, so that each of them can leave it out. For *every* word of the ring in the
     other tables, values are within one and validities are -1, 0 or 1.
     """
