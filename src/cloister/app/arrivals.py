@@ -180,6 +180,7 @@ class Arrivals:
         with self._open() as connection:
             query = "SELECT released FROM periods WHERE period = ?"
             (noted,) = connection.execute(query, (period,)).fetchone() or (None,)
+        # A state keeps digests, as it needs no released words.
         return None if noted is None else noted == hashlib.sha256(frame).digest()
 
     def forget(self) -> None:

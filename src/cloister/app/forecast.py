@@ -73,6 +73,7 @@ def expected(plan: Plan) -> tuple[Table, ...]:
 
 def _margin(label: str, width: float) -> str:
     """Return a margin of error as text, that of a share also in percentage points."""
+    # A margin of 0.02 could be read as 2 % of the share.
     points = f" ({number(100 * width)} percentage points)" if _SHARE.match(label) else ""
     return f"± {number(width)}{points}"
 

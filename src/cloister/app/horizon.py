@@ -341,6 +341,7 @@ class HorizonFolder:
 
     def frames(self) -> list[bytes]:
         """Return the released words of each period as bytes."""
+        # Strict, since another program may have written the file.
         return [b64decode(text, validate=True) for text in self._written()["words"]]
 
     def answered(self) -> Integers:
@@ -449,6 +450,7 @@ class HorizonFolder:
     def done(self, ledger: Ledger) -> int:
         """Return the number of periods that the ledger has drawn."""
         job = self._job(ledger)
+        # The ledger deletes the frames of a job that is closed.
         return len(job.rounds) if job.is_open else self.horizon.encoding.periods
 
     def _job(self, ledger: Ledger) -> JobRecord:

@@ -138,6 +138,7 @@ def change_sentence(horizon: Horizon, released: Integers) -> str:
     if getattr(horizon.plan.task, "changes", None) is None:
         return ""
     if horizon.seen(horizon.encoding.periods).group_size > 1:
+        # Counts of one person depend on each other, so chance differs more than the test assumes.
         return "A change is not tested, as a person may have several records."
     if changed := _changed(horizon, released):
         each = ", ".join(f"{name} (p {p.text})" for name, p in changed)
