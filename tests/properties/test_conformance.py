@@ -182,7 +182,7 @@ def far_from_both_models(case: Case) -> Inputs:
             state[name] = np.ones_like(state[name])
     state["outcome_target"] = np.array([0, ONE >> 6, 0])
     for name in ("propensity_weights", "aim_propensity"):
-        state[name][-1] = -9 * ONE
+        state[name][-1] = -2 * ONE  # overlap gives it a weight
     state["outcome_weights"][-1] = state["aim_outcome"][-1] = -5 * ONE
     for t in range(task.rounds):
         yield task, t, state, np.full((1, case.width), ONE, dtype=np.int32)

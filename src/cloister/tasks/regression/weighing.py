@@ -36,8 +36,8 @@ LEAST = 0.1
 SCORE = sqrt(0.8)
 """Factor of a score in its row; its square and its weight k have the root of 0.1 each."""
 _REST = sqrt(0.1)
-# Of a skewed outcome a cut takes more away than counts show, see docs/proofs/treatment.md. Without
-# it, noise intervals hold .85 to .9 by direct simulation, not .95.
+# Allows for errors of second order, and for skewed outcomes, of which a cut may take more away than
+# counts show, see docs/proofs/treatment.md.
 _SECOND_ORDER = 1.3
 # Factors of a row of balance: weighted means need most precision, and have the factor 1.
 _ONE, _MEAN, _SQUARE = 0.5, 0.7, 0.5
