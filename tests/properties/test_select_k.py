@@ -175,7 +175,8 @@ def test_where_nothing_stands_out_the_fewest_are_taken_and_said_so() -> None:
         assert "No structure exceeds" in curve.note or name == "directions"
         assert "determines no cluster; `auto` with the chosen number may" in curve.note
         assert not results["verdict"].any()
-        assert (results["half_width"] == toy_schema(d).grid().half_range).all()
+        assert np.isnan(results["half_width"]).all()
+        assert (results["noise"] == toy_schema(d).grid().half_range).all()
 
 
 def test_the_curve_is_shown_with_the_number_chosen() -> None:

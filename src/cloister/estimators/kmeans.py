@@ -65,8 +65,8 @@ class DPKMeans(CentreModel, PrivateEstimator):
         Ends of the 95 % confidence interval (privacy noise only). With a verdict it is around the
         centre, for the centre that k-means on all records finds from these. With other methods it
         is for the mean of the last round alone, before shrinkage and projection into the box, so a
-        centre may be outside. It is the whole box if the cluster size is within its noise, or if
-        nothing is known.
+        centre may be outside, and it is the whole box if the cluster size is within its noise. NaN
+        for clusters that are not determined.
     centers_half_width_ : ndarray of shape (n_clusters, n_features), data units
         Half the distance of these ends.
     verdict_ : ndarray of shape (n_clusters,), str
@@ -74,7 +74,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
         nothing sets the cluster apart. "not determined": another release may find another one.
         "not known" for methods that cannot tell.
     cluster_sizes_, sizes_half_width_ : ndarray of shape (n_clusters,)
-        Noisy sizes and the half-width of their intervals.
+        Noisy sizes and the half-width of their intervals, NaN for clusters not determined.
     history_ : tuple of dict
         The released centres and sizes before the first round and after each.
     n_iter_ : int

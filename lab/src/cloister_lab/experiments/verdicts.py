@@ -195,7 +195,8 @@ def run_table(table: Table, method: str) -> list[TidyRow]:
     rows: list[TidyRow] = []
     for epsilon, fit in zip(EPSILONS, fits(table, method), strict=True):
         fixed, optimum = (fit.holds(answer, DETERMINED) for answer in (fit.fixed, fit.optimum))
-        inside = (fit.low <= fit.centres) & (fit.centres <= fit.high)
+        # An interval that is not known has no ends.
+        outside = (fit.centres < fit.low) | (fit.high < fit.centres)
         rows.append(
             {
                 "family": table.family,
@@ -208,7 +209,7 @@ def run_table(table: Table, method: str) -> list[TidyRow]:
                 "coordinates": len(fixed),
                 "fixed": float(fixed.sum()),
                 "optimum": float(optimum.sum()),
-                "outside": int((~inside).sum()),
+                "outside": int(outside.sum()),
             }
         )
     return rows

@@ -178,7 +178,8 @@ class Auto(Clustering, Gaussian):
 
         ``verdict`` has the shape (n_clusters,): 0 not determined, 1 numbers only, 2 determined. It
         is absent for a single cluster. The interval is around the centre, and for the fixed point
-        of k-means on all records from the centres. It is the whole box if nothing is known.
+        of k-means on all records from the centres. A cluster that is not determined has none.
+        ``noise`` and ``size_noise`` are half-widths by the noise of the last round alone.
         """
         return results_of(self.route, state, grid)
 

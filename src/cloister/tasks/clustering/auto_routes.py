@@ -19,6 +19,7 @@ from cloister.tasks.clustering.auto_pca import PcaRoute
 from cloister.tasks.clustering.clusters import (
     SIZE_ERROR,
     centres_in_units,
+    claimed,
     expected_half_widths,
 )
 from cloister.tasks.clustering.estimation import FIRST_ORDER_ERROR
@@ -151,4 +152,4 @@ def results_of(route: AnyRoute, state: GridState, grid: Grid) -> Mapping[str, Fl
         for name, end in {"low": -1.0, "high": 1.0}.items():
             results[name] = grid.decode(np.full(shape, end))
         results["half_width"] = np.broadcast_to(grid.half_range, shape)
-    return results
+    return claimed(results) if "verdict" in results else results

@@ -57,14 +57,16 @@ _AT_ONCE = (
 )
 _SIZES_OF_VERDICT = (
     "± is half of the 95 % confidence interval (privacy noise only) for the records nearest to the "
-    "centre of k-means on all records."
+    "centre of k-means on all records. A cluster that is not determined has none."
 )
 VERDICTS = ("not determined", "numbers only", "determined")
 """The words for the values of ``verdict`` in results, ascending."""
+_CLAIMS = ("low", "high", "half_width", "size_half_width")
 _MEANINGS = (
     "Determined: k-means on all records has this cluster. Numbers only: its centre holds about 9 "
     "times in 10, but nothing sets it apart from its neighbour: the border is a convention. Not "
-    "determined: another release may find another cluster; the centre has one digit."
+    "determined: another release may find another cluster; its intervals are not known, and the "
+    "centre has one digit."
 )
 
 
@@ -113,6 +115,32 @@ def centres_in_units(state: GridState, grid: Grid, frac_bits: int) -> Mapping[st
     }
 
 
+def claimed(results: Results) -> dict[str, Floats]:
+    """Blank the intervals of clusters that are not determined.
+
+    Intervals are for the clusters of k-means on all records, of which nothing is known there.
+    ``noise`` and ``size_noise`` keep the half-widths of the last round for all clusters.
+    """
+    holds = results["verdict"] > 0
+    blanked = {
+        name: np.where(holds[:, None] if results[name].ndim > 1 else holds, results[name], np.nan)
+        for name in _CLAIMS
+    }
+    noise = {"noise": results["half_width"], "size_noise": results["size_half_width"]}
+    return {**results, **blanked, **noise}
+
+
+def _noise_of(results: Results) -> Floats:
+    """Return the half-widths of centres by the noise of the last round."""
+    # Methods without verdicts, and releases of older versions, have no other half-widths.
+    return results["noise"] if "noise" in results else (results["high"] - results["low"]) / 2
+
+
+def _size_noise_of(results: Results) -> Floats:
+    """Return the half-widths of sizes by the noise of the last round."""
+    return results["size_noise" if "size_noise" in results else "size_half_width"]
+
+
 def expected_half_widths(
     size: float, grid: Grid, *, sum_std: float, count_std: float, mechanism: Mechanism = "gaussian"
 ) -> Mapping[str, Floats]:
@@ -147,20 +175,26 @@ plans over ten public tables, at epsilon 0.5 to 16, intervals were 0.3 to 10 tim
 def estimates_of(results: Results, columns: tuple[str, ...]) -> tuple[Estimate, Estimate]:
     """Return centres and sizes with their intervals.
 
-    With verdicts, the intervals of the centres hold together. A centre that is not determined is
-    rounded to a digit of half the column's spread, and has no interval.
+    With verdicts, the intervals of the centres hold together. A cluster that is not determined has
+    no intervals. Its size is rounded to a digit of its noise, its centre to a digit of half the
+    column's spread.
     """
     names = tuple(f"cluster {j}" for j in range(len(results["centres"])))
-    distinct_sizes = above_noise(results["sizes"], results["size_half_width"])
+    distinct_sizes = above_noise(results["sizes"], _size_noise_of(results))
+    known_sizes, size_half_width = results["sizes"], results["size_half_width"]
     # 0 is no special value of a centre, so a centre is distinct if its cluster's size is.
     of_centres = np.repeat(distinct_sizes[:, None], len(columns), axis=1)
     centres, low, high = (results[name] for name in ("centres", "low", "high"))
     if "verdict" in results:
         low, high = all_at_once(centres, low, high)
-        holds = results["verdict"][:, None] > 0
-        low, high = (np.where(holds, end, np.nan) for end in (low, high))
-        centres = np.where(holds, centres, _coarse(centres, results["low"], results["high"]))
-    sizes = around(results["sizes"], results["size_half_width"], distinct=distinct_sizes)
+        holds = results["verdict"] > 0
+        # Again, as releases of older versions have intervals there.
+        low, high = (np.where(holds[:, None], end, np.nan) for end in (low, high))
+        size_half_width = np.where(holds, size_half_width, np.nan)
+        step = 10.0 ** np.floor(np.log10(np.maximum(_size_noise_of(results), 1)))
+        known_sizes = np.where(holds, known_sizes, np.round(known_sizes / step) * step + 0.0)
+        centres = np.where(holds[:, None], centres, _coarse(centres, _noise_of(results)))
+    sizes = around(known_sizes, size_half_width, distinct=distinct_sizes)
     return (
         Estimate(centres, low, high, distinct=of_centres, labels=(names, columns)),
         replace(sizes, labels=(names,), unit="records"),
@@ -187,10 +221,10 @@ def all_at_once(centres: Floats, low: Floats, high: Floats) -> tuple[Floats, Flo
     )
 
 
-def _coarse(centres: Floats, low: Floats, high: Floats) -> Floats:
+def _coarse(centres: Floats, half_width: Floats) -> Floats:
     """Round centres to the first digit of half the spread of their column, intervals included."""
     # A digit of the values themselves would move a year by centuries.
-    spread = np.maximum(np.ptp(centres, axis=0), (high - low).max(axis=0) / 2)
+    spread = np.maximum(np.ptp(centres, axis=0), half_width.max(axis=0))
     step = 10.0 ** np.floor(np.log10(np.maximum(spread / 2, np.finfo(float).tiny)))
     return np.asarray(np.round(centres / step) * step + 0.0)  # no negative zero
 
@@ -202,6 +236,7 @@ def centre_displays(
     centres, sizes = estimates_of(results, columns)
     note = _AT_ONCE if "verdict" in results else _BETWEEN
     of_size = _SIZES_OF_VERDICT if "verdict" in results else f"± is half of {_INTERVAL}"
+    noise = _noise_of(results)
     return (
         _table(centres, sizes, results.get("verdict"), dates),
         Heatmap(
@@ -209,11 +244,14 @@ def centre_displays(
             centres,
             "Blue is above the mean of the other centres in a column and orange below, by "
             f"more than the noise of both; white is neither. {note}",
-            differences(results["centres"], results["low"], results["high"]),
+            differences(results["centres"], results["centres"] - noise, results["centres"] + noise),
             dates=dates,
         ),
         *(_map(centres, sizes.values, dates) if _is_worth_a_map(centres.values) else ()),
-        Bars("Noisy sizes", replace(sizes, distinct=None), of_size),
+        # Without an interval, only `distinct` tells if noise alone explains a size.
+        Bars(
+            "Noisy sizes", sizes if "verdict" in results else replace(sizes, distinct=None), of_size
+        ),
     )
 
 
@@ -330,6 +368,10 @@ class Clustering:
         """Return a table of the centres' moves in each round."""
         return movement(history, ranges)
 
+    def reasons(self, results: Results) -> dict[str, str]:
+        """Return why intervals are not known."""
+        return dict.fromkeys(_CLAIMS, "the cluster is not determined")
+
     def tables_of(self, plan: Plan, results: Results, _: Schema) -> dict[str, Table]:
         """Return a table with a row per centre: its noisy size, and its columns with intervals."""
         columns = getattr(
@@ -418,7 +460,7 @@ def _distinct_clusters(results: Results) -> Flags:
     """Return True for each cluster distinct from the noise; empty for fewer than two clusters."""
     if len(results["sizes"]) < 2:
         return np.zeros(0, dtype=bool)
-    return above_noise(results["sizes"], results["size_half_width"])
+    return above_noise(results["sizes"], _size_noise_of(results))
 
 
 def records_left_out(results: Results, nominal_n: int) -> str:
@@ -429,7 +471,7 @@ def records_left_out(results: Results, nominal_n: int) -> str:
     """
     total = float(results["sizes"].sum())
     # The noises of the sizes are independent, so their half-widths add in squares.
-    margin = float(np.linalg.norm(results["size_half_width"] * np.ones(len(results["sizes"]))))
+    margin = float(np.linalg.norm(_size_noise_of(results) * np.ones(len(results["sizes"]))))
     if total + margin >= (1 - LEFT_OUT) * nominal_n:
         return ""
     share = min(1 - total / nominal_n, 1.0)
@@ -452,10 +494,12 @@ def movement(history: Sequence[Results], ranges: Floats) -> tuple[Table, ...]:
         (
             f"round {t + 1}",
             f"{np.abs((after['centres'] - before['centres']) / ranges).mean():.2%}",
-            f"{(after['half_width'] / ranges).mean():.2%}",
+            f"{(after.get('noise', after['half_width']) / ranges).mean():.2%}",
         )
         for t, (before, after) in enumerate(pairwise(history))
-        if (after["half_width"] < _WHOLE * ranges).any()  # earlier rounds have found no clusters
+        if (
+            after.get("noise", after["half_width"]) < _WHOLE * ranges
+        ).any()  # earlier rounds have found no clusters
     )
     if not rows:
         return ()

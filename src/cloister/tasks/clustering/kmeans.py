@@ -43,6 +43,7 @@ from cloister.tasks.clustering.clusters import (
     SIZE_ERROR,
     Clustering,
     centres_in_units,
+    claimed,
     expected_half_widths,
     unknown,
 )
@@ -539,7 +540,7 @@ class FastLloyd(_LloydLoop):
         found = super().results(state, grid)
         if not self.estimate:
             return found
-        return {**found, "verdict": from_grid(state["verdict"], self.frac_bits)}
+        return claimed({**found, "verdict": from_grid(state["verdict"], self.frac_bits)})
 
     @classmethod
     def _own_numbers(cls, facts: PublicFacts, options: Any) -> dict[str, Any]:

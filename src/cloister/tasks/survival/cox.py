@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, floor, hypot, log, log10, sqrt
-from typing import Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import numpy as np
 
@@ -49,8 +49,18 @@ from cloister.tasks.survival.efron import Fit
 from cloister.tasks.survival.times import Horizon, coefficients_of, followed
 from cloister.tasks.survival.usable_cells import FEW, NOISY, REASONS, UsableCells
 
+if TYPE_CHECKING:
+    from cloister.protocol.plan import Plan
+
 _MOST_COVARIATES = 3
 _LEAST_EPSILON, _LEAST_N = 2.0, 20_000  # for two numbers; the first also for three covariates
+# Epsilon times records from which a number with two other covariates is usually known: of 5 or 6
+# fits each, 0 were at 14,000, 3 at 28,000 to 56,000 and all at 80,000.
+_KNOWN = 80_000
+_WAYS_OUT = (
+    "name fewer columns, cut a number into categories at public points, use cox-approximate, or "
+    "raise epsilon"
+)
 _HOPELESS = 4.0  # expected noise of a coefficient, in deviations of sampling
 # of forecasts: shares of the events in a category, deviations of a number over its range, and
 # shares of the records that stay without the event up to the end of the follow-up
@@ -246,6 +256,18 @@ class Cox(Gaussian):
                 f"{_HOPELESS:g} sampling errors; raise epsilon, or name fewer covariates."
             )
         return task
+
+    def plan_warnings(self, plan: Plan, forecast: Results) -> Iterator[str]:
+        """Warn about a number with two other covariates, whose results are often not known."""
+        numbers = len(self._cells.numbers)
+        if plan.budget is None or not numbers or len(self.covariates) < _MOST_COVARIATES:
+            return
+        if plan.budget.epsilon * plan.nominal_n < _KNOWN:
+            yield (
+                f"hazard ratios of {_MOST_COVARIATES} covariates with a number are often not known "
+                f"at epsilon {plan.budget.epsilon:g} and {plan.nominal_n:,} records; usually they "
+                f"are from epsilon {_KNOWN / plan.nominal_n:.2g} on. {_WAYS_OUT.capitalize()}."
+            )
 
     def describe(self) -> str:
         return (
@@ -512,6 +534,11 @@ class Cox(Gaussian):
         hidden = f"; {unknown} are not known" if unknown else ""
         if len(places):
             result = ("Hazard ratios: ", *parts, ".")
+        if not known.any():
+            return Summary(
+                result=("Hazard ratios are not known.",),
+                reliability=f"Noise hides all of them: {_WAYS_OUT}.",
+            )
         return Summary(
             result=result,
             reliability=f"{len(places)} of {len(known)} hazard ratios differ from 1 beyond noise "

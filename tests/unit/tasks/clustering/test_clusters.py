@@ -10,6 +10,7 @@ import pytest
 
 from cloister import AccuracyWarning, DPKMeans, PrivacyWarning, Schema, run_job, select_k
 from cloister.app.report.page import render_report
+from cloister.app.unknown import results_with_reasons
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.algorithms import kmeans_tasks
 from cloister.tasks.clustering.clusters import (
@@ -41,7 +42,7 @@ def released(sizes: list[float], half_width: float) -> dict[str, Any]:
 
 @pytest.mark.parametrize("algorithm", kmeans_tasks())
 @pytest.mark.parametrize(("k", "epsilon"), [(12, 0.05), (3, 0.5)])
-def test_a_cluster_that_is_not_above_its_noise_has_the_whole_box(
+def test_nothing_is_known_of_a_cluster_that_is_not_above_its_noise(
     algorithm: str, k: int, epsilon: float
 ) -> None:
     fitted = DPKMeans(
@@ -54,6 +55,37 @@ def test_a_cluster_that_is_not_above_its_noise_has_the_whole_box(
     unknown = fitted.cluster_sizes_ < fitted.sizes_half_width_ - 1e-3
     assert fitted.centers_low_[unknown] == pytest.approx(-1)
     assert fitted.centers_high_[unknown] == pytest.approx(3)
+    judged = fitted.result_.results.get("size_noise")
+    if judged is not None:
+        assert (fitted.verdict_ != "determined")[fitted.cluster_sizes_ < judged - 1e-3].all()
+
+
+@pytest.mark.parametrize("columns", [2, 5])
+def test_a_cluster_that_is_not_determined_has_no_interval_anywhere(
+    columns: int,
+) -> None:
+    cloud = np.random.default_rng(5).uniform(-1, 1, (400, columns))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AccuracyWarning)
+        fitted = DPKMeans(4, epsilon=0.1, bounds=(-1, 1), nominal_n=400).fit(cloud)
+    release = fitted.result_
+    unknown = fitted.verdict_ == "not determined"
+    assert unknown.any()
+    for values in (fitted.centers_low_, fitted.centers_high_, fitted.centers_half_width_):
+        assert np.isnan(values[unknown]).all()
+    assert np.isnan(fitted.sizes_half_width_[unknown]).all()
+    frame = fitted.to_frame()
+    of_unknown = frame.index.get_level_values("row").isin(
+        [f"cluster {j}" for j in np.flatnonzero(unknown)]
+    )
+    assert of_unknown.any()
+    assert frame.loc[of_unknown, ["low", "high"]].isna().all(axis=None)
+    table = release.plan.task.tables_of(release.plan, release.results, SCHEMA)["centres"]
+    for row in (row for row in table.rows if row[-1] == "not determined"):
+        assert np.isnan([row[2], *row[4:-1:3], *row[5:-1:3]]).all()
+    told = results_with_reasons(release)["size_half_width"]
+    missing = {"value": None, "reason": "the cluster is not determined"}
+    assert [value == missing for value in told] == unknown.tolist()
 
 
 @pytest.mark.parametrize("n_features", [40, 200])
@@ -61,9 +93,9 @@ def test_where_noise_drowns_every_direction_no_centre_is_known(n_features: int) 
     rng = np.random.default_rng(0)
     fitted = DPKMeans(3, epsilon=0.05, bounds=(-1, 1), nominal_n=60)
     fitted.fit(rng.normal(0, 0.2, (60, n_features)))
-    assert (fitted.cluster_sizes_ <= fitted.sizes_half_width_).all()
-    assert fitted.centers_low_ == pytest.approx(-1)
-    assert fitted.centers_high_ == pytest.approx(1)
+    assert (fitted.cluster_sizes_ <= fitted.result_.results["size_noise"]).all()
+    for values in (fitted.sizes_half_width_, fitted.centers_low_, fitted.centers_high_):
+        assert np.isnan(values).all()
 
 
 # --- How many stand out ---------------------------------------------------------------------------

@@ -387,6 +387,27 @@ def test_four_covariates_and_two_numbers_with_much_noise_are_refused() -> None:
     assert plan_of("bbb", 2.0, 20_000).task._cells.size == 8
 
 
+def test_a_number_with_two_covariates_is_warned_of_where_noise_often_hides_it() -> None:
+    few = plan_of("nbb", 2.0, 7000)
+    (warning,) = few.task.plan_warnings(few, {})
+    assert "often not known at epsilon 2 and 7,000 records" in warning
+    assert "from epsilon 11 on" in warning
+    for plan in (plan_of("nbb", 4.0, 20_000), plan_of("nb", 2.0, 7000), plan_of("bbb", 2.0, 7000)):
+        assert not list(plan.task.plan_warnings(plan, {}))
+
+
+def test_where_nothing_is_known_the_summary_names_ways_out() -> None:
+    plan = plan_of("nbb", 4.0, 20_000)
+    unknown = np.full(3, np.nan)
+    ends = ("", "_low", "_high", "_population_low", "_population_high")
+    names = ("coef", "hazard_ratio", "hazard_ratio_early", "hazard_ratio_late")
+    results = {f"{name}{end}": unknown for name in names for end in ends}
+    results |= {"reason": np.full(3, 3.0), "effect_changes": unknown}
+    said = plan.task.summary(results, plan.columns, 20_000, "records")
+    assert said.result == ("Hazard ratios are not known.",)
+    assert "cox-approximate" in said.reliability
+
+
 @pytest.mark.parametrize(
     ("levels", "strata", "shape"),
     [
