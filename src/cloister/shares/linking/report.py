@@ -157,6 +157,12 @@ def _verdict(found: Found, program: Linked) -> Iterator[str]:
         yield f"{more} more answer{'s' * (more > 1)} follow{'s' * (more == 1)}."
 
 
+def text_of(found: Found) -> str:
+    """Return a line for the size, for each answer and for each remark, without a table."""
+    size = f"Linked persons: {estimate_text(found.size)}."
+    return "\n".join((size, *map(_sentence, found.answers), *found.remarks()))
+
+
 def _sentence(answer: Answer) -> str:
     """Return the main number of an answer, or what kind of numbers it has."""
     columns = listed(answer.of)
