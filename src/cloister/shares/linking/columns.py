@@ -386,15 +386,14 @@ def _schema(side: Side, schema: Schema | None, names: Sequence[str]) -> Schema |
 
 def _values(side: Side, source: Any, schema: Schema | None, own: Schema | None) -> Floats:
     """Return numbers and codes of all rows, NaN where a row is left out."""
+    lowest = np.array([0.0 if column.categories else column.low for column in side.columns])
     if own is None:
-        read, names = np.zeros((sum(1 for _ in read_cells(source, side.key, schema)), 0)), ()
-    else:
-        read, names = read_rows(source, own), own.names
-    lowest = [0.0 if column.categories else column.low for column in side.columns]
-    values = np.tile(np.array(lowest), (len(read), 1))
+        return np.tile(lowest, (sum(1 for _ in read_cells(source, side.key, schema)), 1))
+    read = read_rows(source, own)
+    values = np.tile(lowest, (len(read), 1))
     for j, column in enumerate(side.columns):
-        if column.name in names:
-            values[:, j] = read[:, names.index(column.name)]
+        if column.name in own.names:
+            values[:, j] = read[:, own.names.index(column.name)]
     return values
 
 
