@@ -196,6 +196,8 @@ def _records_of(release: Release) -> Estimate | None:
     return around(float(counts.sum()), margin, normal=True)
 
 
+# Public, so that a report can ask for the reliability of other displays instead.
+NO_INTERVAL = "No number of this result has an interval."
 _COUNTS = {  # results that count records, and their half-widths
     "count": "count_half_width",
     "records": "records_half_width",
@@ -277,7 +279,7 @@ def reliability_of(displays: tuple[Display, ...]) -> str:
         mark = ""  # a picture shows where 0 is
     distinct = _distinct(estimates)
     if not (n := distinct.size):
-        return "No number of this result has an interval."
+        return NO_INTERVAL
     beyond = (
         "sampling and noise" if any(one.population for one in estimates) else "the privacy noise"
     )

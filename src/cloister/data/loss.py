@@ -78,7 +78,8 @@ def reports_of(silos: Mapping[str, Any]) -> list[ReadingReport]:
 
 def whole_of(reports: Sequence[ReadingReport]) -> ReadingReport:
     """Return one report with the sums of several, for example of partitions, without columns."""
-    counted = ("rows", "used", "bad_lines", "items", "unknown_items", "without_unit", "repeated")
+    rows = ("rows", "used", "bad_lines", "without_unit", "repeated", "not_admitted")
+    counted = (*rows, "items", "unknown_items")
     sums = {name: sum(getattr(report, name) for report in reports) for name in counted}
     beyond = sum(report.beyond_max_rows for report in reports)
     return replace(reports[0], **sums, beyond_max_rows=beyond, merged_units=(), columns=())

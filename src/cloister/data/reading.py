@@ -155,6 +155,9 @@ class ReadingReport:
     float_unit: str = field(default="", kw_only=True)  # the unit column, if its cells are floats
     repeated: int = field(default=0, kw_only=True)  # rows beyond max_rows that equal a used one
     limit: str = field(default="", kw_only=True)  # max_rows and the unit, in words
+    not_admitted: Annotated[int, "rows of units that arrived in earlier periods"] = field(
+        default=0, kw_only=True
+    )
 
     @property
     def lost(self) -> int:
@@ -282,6 +285,11 @@ class ReadingReport:
             yield (
                 f"{beyond:,} of {self.rows:,} rows are beyond {self.limit}; only the first rows "
                 "count."
+            )
+        if self.not_admitted:
+            yield (
+                f"{self.not_admitted:,} of {self.rows:,} rows have a unit that arrived in as many "
+                "earlier periods as max_periods of the horizon allows; give the rows of new units."
             )
         if self.unknown_items:
             yield (
@@ -432,6 +440,7 @@ class Tally:
             float_unit=self._schema.unit if self._float_unit else "",
             without_unit=limit.without_unit,
             beyond_max_rows=limit.beyond,
+            not_admitted=limit.not_admitted,
             repeated=limit.repeated,
             limit=f"max_rows = {self._schema.max_rows} of their {self._schema.unit!r}"
             if self._rules.max_rows

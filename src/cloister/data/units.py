@@ -219,7 +219,7 @@ class UnitLimit:
         self._seen: dict[str, int] = {}
         self._ways: dict[str, dict[str, None]] | None = {} if spellings else None
         self._marks: tuple[list[Marks], list[Marks]] = ([], [])  # of rows that are kept, and beyond
-        self.without_unit = self.beyond = 0
+        self.without_unit = self.beyond = self.not_admitted = 0
 
     @property
     def merged(self) -> tuple[tuple[str, ...], ...]:
@@ -262,10 +262,14 @@ class UnitLimit:
         if self._admits is not None:
             present = np.bincount(codes[keep], minlength=len(number)).astype(bool)
             # Only named units with a row: one without a usable row did not arrive.
-            admitted = [
-                here and self._admits(name) for name, here in zip(number, present, strict=True)
+            refused = [
+                here and not self._admits(name) for name, here in zip(number, present, strict=True)
             ]
-            keep &= np.array([*admitted, False])[codes]
+            # Not beyond max_rows: their owner must look at earlier records, not at this table.
+            not_admitted = usable & np.array([*refused, False])[codes]
+            self.not_admitted += int(not_admitted.sum())
+            keep &= ~not_admitted
+            usable = usable & ~not_admitted
         self.beyond += int((usable & ~keep).sum())
         if marks is not None:
             own = np.array([hash(name) for name in number] + [0], dtype=np.int64).view(np.uint64)

@@ -288,7 +288,8 @@ class Horizon:
         Returns
         -------
         DataFrame
-            As from `to_frame` of an estimator, with the number of the period first in the index.
+            The numbers of the report, each with its value and both ends of its 95 % interval,
+            indexed by period, table, row and column. `DPTable.to_frame` has a row for each cell.
         """
         import pandas as pd
 

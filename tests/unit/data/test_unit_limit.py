@@ -89,8 +89,10 @@ def test_a_unit_that_is_not_admitted_keeps_no_row() -> None:
     assert kept.tolist() == [True, False, False, False]
     # A unit without a usable row did not arrive, and is not asked for.
     assert asked == ["a", "7"]
-    # Not a loss of rows: they were left out by a rule, as rows beyond the limit are.
-    assert limit.beyond == 1
+    assert (limit.beyond, limit.not_admitted) == (0, 1)
+    # A row beyond max_rows of a unit that is not admitted is lost for the same reason.
+    assert not limit.keep(pa.array(["7", "a", "7"]), np.ones(3, bool)).any()
+    assert (limit.beyond, limit.not_admitted) == (1, 3)
 
 
 def test_no_limit_keeps_what_can_be_used() -> None:

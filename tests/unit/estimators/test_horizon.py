@@ -157,6 +157,20 @@ def test_a_job_has_a_horizon_without_an_estimator(tmp_path: Path, given: dict[st
         loaded.release(both(2))
 
 
+def test_persons_of_an_earlier_period_are_named_as_the_cause(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    visits = Horizon.open(DPTable("kind", **given), tmp_path / "weeks", periods=3)
+    visits.release(week(1))
+    with pytest.raises(DataError, match=r"300 of 300 rows .* earlier periods as max_periods") as no:
+        visits.release(week(1))
+    assert "max_rows" not in str(no.value)
+    assert visits.n_periods_ == 1
+    mixed = pd.concat([week(1)[:10], week(2)])
+    with pytest.warns(DataLossWarning, match="10 of 310 rows have a unit that arrived"):
+        visits.release(mixed)
+
+
 def test_rows_may_be_left_out_as_the_model_accepts(tmp_path: Path, given: dict[str, Any]) -> None:
     visits = Horizon.open(DPTable("kind", max_loss=1.0, **given), tmp_path / "weeks", periods=2)
     table = week(1)

@@ -207,7 +207,7 @@ def _count_labels(
 def tables_of(
     session: Session, name: str, pairs: list[str], settings: SiloSettings | None, out: Output
 ) -> dict[str, Words | Tagged]:
-    """Read a file for each of a party's tables, in their order; warn of clipped values."""
+    """Read a file for each of a party's tables, in their order; warn of lost rows and clips."""
     from cloister.data.schema import Schema
     from cloister.shares.mpc.parties import words_of
 
@@ -222,7 +222,7 @@ def tables_of(
         schema = Schema.load(settings.schema_file)
         ready = {table: prepare(table, Path(given[table]), schema) for table in own}
         for table, rows in ready.items():
-            for notice in rows.clips(table):
+            for notice in rows.notices(table):
                 out.warn(notice)
         return ready
     return {

@@ -72,8 +72,8 @@ class Answer:
     """
 
     kind: str
-    estimates: Mapping[str, Estimate]
-    tests: Mapping[str, Tested] = field(default_factory=dict)
+    estimates: Mapping[str, Estimate] = field(repr=False)
+    tests: Mapping[str, Tested] = field(default_factory=dict, repr=False)
     note: str = ""
     of: tuple[str, ...] = ()
 

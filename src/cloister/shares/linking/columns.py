@@ -8,7 +8,7 @@ its width. An owner that uploads wrong words changes its values, and no bound.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -21,9 +21,9 @@ from cloister.core.arrays import Flags, Floats
 from cloister.core.declared import Length, Range, Rule, declared
 from cloister.core.errors import DataError, PlanError
 from cloister.core.randomness import os_bytes
-from cloister.data import read_cells, read_rows
+from cloister.data import check_file, read_cells, read_rows
 from cloister.data.loss import MAX_LOSS, check_max_loss
-from cloister.data.reading import clip_sentence
+from cloister.data.reading import capital, clip_sentence
 from cloister.data.schema import Schema
 from cloister.data.units import one_unit, unit_names
 from cloister.hazmat.prg import join
@@ -181,6 +181,8 @@ class Prepared:
         Repeated rows with other values than the first one of their key, whose order thus decides.
     outside : sequence of (below, above)
         Values of each column that are clipped, of the kept rows.
+    causes : sequence of str
+        A sentence on each column that leaves rows out. It quotes cells, so it is for the owner.
     """
 
     side: Side
@@ -192,9 +194,17 @@ class Prepared:
     incomplete: int = 0
     differing: int = 0
     outside: Sequence[tuple[int, int]] = ()
+    causes: Sequence[str] = ()
 
-    def clips(self, table: str) -> Iterator[str]:
-        """Yield a sentence for the owner on each column with many values beyond its bounds."""
+    @property
+    def lost(self) -> int:
+        """Number of rows left out, without those that repeat a row or exceed a unit's keys."""
+        return self.no_key + self.incomplete + self.differing
+
+    def notices(self, table: str) -> Iterator[str]:
+        """Yield sentences for the owner on rows left out, and on columns with many clips."""
+        if self.lost:
+            yield self._loss(table)
         for column, ends in zip(self.side.columns, self.outside, strict=True):
             if said := clip_sentence(column.name, f"table {table!r}", len(self.keys), *ends):
                 yield said
@@ -212,20 +222,27 @@ class Prepared:
             Share of the rows that may be left out for these reasons, 5 % by default.
         """
         check_max_loss(max_loss)
-        lost = self.no_key + self.incomplete + self.differing
-        rows = self.no_key + self.incomplete + self.repeated + self.beyond + len(self.keys)
-        limit = MAX_LOSS if max_loss is None else max_loss
-        if not lost or (self.keys and lost <= limit * rows):
+        lost, limit = self.lost, MAX_LOSS if max_loss is None else max_loss
+        if not lost or (self.keys and lost <= limit * self._rows):
             return
-        share = (100 * lost // rows + 1) / 100
+        share = (100 * lost // self._rows + 1) / 100
         accept = f", or accept it with --max-loss {share:g} (max_loss={share:g} in Python)"
         once = " Give one row for each key, since the first one counts." * bool(self.differing)
-        raise DataError(
-            f"table {table!r}: {lost:,} of {rows:,} rows are left out, {self.no_key:,} without a "
-            f"key, {self.differing:,} unlike the first row of their key and {self.incomplete:,} "
-            f"with a missing or unreadable cell. 'cloister check' shows these cells.{once} "
-            f"Correct this{accept if self.keys else ''}."
+        raise DataError(f"{self._loss(table)}{once} Correct this{accept if self.keys else ''}.")
+
+    @property
+    def _rows(self) -> int:
+        return self.no_key + self.incomplete + self.repeated + self.beyond + len(self.keys)
+
+    def _loss(self, table: str) -> str:
+        counts = (
+            (self.no_key, "without a key"),
+            (self.differing, "unlike the first row of their key"),
+            (self.incomplete, "with a missing or unreadable cell"),
         )
+        why = ", ".join(f"{count:,} {what}" for count, what in counts if count)
+        head = f"table {table!r}: {self.lost:,} of {self._rows:,} rows are left out, {why}."
+        return " ".join((head, *self.causes))
 
     def content(self) -> bytes:
         """Return a digest of keys and rows, which is the same in every session."""
@@ -260,6 +277,7 @@ def prepare(
     source: Any,
     schema: Schema | None = None,
     keys_per_person: int = 1,
+    used: Collection[str] | None = None,
 ) -> Prepared:
     """Read an owner's rows: the first complete row of each key, in the order of the source.
 
@@ -271,6 +289,9 @@ def prepare(
         Keys kept of one unit of the schema: a key of several parts may have more.
     schema : Schema, optional
         The owner's rules for missing cells and spellings; by default such rows are left out.
+    used : collection of str, optional
+        Columns of the analyses, all by default. Another column is not read: its cells are at their
+        lowest value and leave no row out.
 
     Raises
     ------
@@ -279,7 +300,9 @@ def prepare(
     PlanError
         If the schema has other bounds or categories than the session.
     """
-    values = _values(side, source, schema)
+    read = [column.name for column in side.columns if used is None or column.name in used]
+    own = _schema(side, schema, read)
+    values = _values(side, source, schema, own)
     cells = [*zip(*read_cells(source, side.key, schema), strict=True)] or [()] * len(side.key)
     keys = keys_of(cells, parts)
     complete = np.asarray(np.isfinite(values).all(axis=1))
@@ -301,7 +324,29 @@ def prepare(
     lost, beyond = len(keys) - no_key - repeated - found, found - len(first)
     outside = [*map(_outside, side.columns, values[kept].T)]
     counts = no_key, repeated, beyond, lost, differing
-    return Prepared(side, list(first), side.packed(values[kept]), *counts, outside)
+    causes = [
+        *(_no_keys(side.key, cells, parts) if no_key else ()),
+        *(_unread(source, own) if lost and own else ()),
+    ]
+    return Prepared(side, list(first), side.packed(values[kept]), *counts, outside, causes)
+
+
+def _no_keys(
+    names: Sequence[str], cells: Sequence[Sequence[Any]], parts: Sequence[Part]
+) -> Iterator[str]:
+    """Yield a sentence on each key column with cells that are no key, without their text."""
+    for name, column, part in zip(names, cells, parts, strict=True):
+        if count := sum(part.text_of(cell) is None for cell in column):
+            width = f" of width {part.width}" * bool(part.width)
+            yield f"Key column {name!r}: {count:,} cells are no key by rule {part.rule!r}{width}."
+
+
+def _unread(source: Any, schema: Schema) -> Iterator[str]:
+    """Yield a sentence on each column whose cells leave rows out, the most rows first."""
+    for column in sorted(check_file(source, schema).columns, key=lambda one: -one.lost):
+        if column.lost:
+            cause = column.cause or f"column {column.name!r}: missing or out of range"
+            yield f"{capital(cause)} ({column.lost:,} rows)."
 
 
 def _outside(column: Column, values: Floats) -> tuple[int, int]:
@@ -328,23 +373,34 @@ def _within(
     return kept
 
 
-def _values(side: Side, source: Any, schema: Schema | None) -> Floats:
+def _schema(side: Side, schema: Schema | None, names: Sequence[str]) -> Schema | None:
+    """Return the schema that reads the named columns; None if there are none."""
+    columns = tuple(column for column in side.columns if column.name in names)
+    if not columns:
+        return None
+    if schema is not None:
+        return _checked(columns, schema)
+    read: Any = tuple(column.schema() for column in columns)
+    return Schema(dataset="linked", unit="row", columns=read)
+
+
+def _values(side: Side, source: Any, schema: Schema | None, own: Schema | None) -> Floats:
     """Return numbers and codes of all rows, NaN where a row is left out."""
-    if not side.columns:
-        return np.zeros((sum(1 for _ in read_cells(source, side.key, schema)), 0))
-    if schema is None:
-        columns: Any = tuple(column.schema() for column in side.columns)
-        schema = Schema(dataset="linked", unit="row", columns=columns)
-    else:
-        schema = _checked(side, schema)
-    order = [schema.names.index(column.name) for column in side.columns]
-    return read_rows(source, schema)[:, order]
+    lowest = np.array([0.0 if column.categories else column.low for column in side.columns])
+    if own is None:
+        return np.tile(lowest, (sum(1 for _ in read_cells(source, side.key, schema)), 1))
+    read = read_rows(source, own)
+    values = np.tile(lowest, (len(read), 1))
+    for j, column in enumerate(side.columns):
+        if column.name in own.names:
+            values[:, j] = read[:, own.names.index(column.name)]
+    return values
 
 
-def _checked(side: Side, schema: Schema) -> Schema:
+def _checked(columns: Sequence[Column], schema: Schema) -> Schema:
     """Return the part of an owner's schema for these columns; raise if it differs from them."""
     known = {column.name: column for column in schema.columns}
-    for column in side.columns:
+    for column in columns:
         own = known.get(column.name)
         names = own and (_BOOLEAN if own.type == "boolean" else own.categories)
         same = own is not None and (
@@ -355,4 +411,4 @@ def _checked(side: Side, schema: Schema) -> Schema:
                 f"column {column.name!r} of the session must have the bounds or categories of this "
                 "schema; correct one of them."
             )
-    return schema.select([column.name for column in side.columns])
+    return schema.select([column.name for column in columns])

@@ -70,11 +70,14 @@ class Found:
     def to_frame(self) -> pd.DataFrame:
         """Return the released numbers: value, low and high of the 95 % interval of the noise.
 
-        The index names the table, row and column of a number, as for a private estimator.
+        The index names the table, row and column of a number, as for a private estimator. `attrs`
+        has the :meth:`remarks` on these numbers.
         """
         from cloister.app.report.notebook import release_frame
 
-        return release_frame(self.displays())
+        frame = release_frame(self.displays())
+        frame.attrs["remarks"] = [*self.remarks()]
+        return frame
 
     def report(self, path: str | PathLike[str]) -> None:
         """Write answers, cost and trust model as one HTML file, or Markdown for a name in ``.md``.
@@ -99,6 +102,12 @@ class Found:
         from cloister.app.report.notebook import release_axes
 
         return release_axes(self.displays(), title)
+
+    def __repr__(self) -> str:
+        # On use, as for a page.
+        from cloister.shares.linking.report import text_of
+
+        return text_of(self)
 
     def _repr_html_(self) -> str:
         from cloister.app.report.notebook import displays_html

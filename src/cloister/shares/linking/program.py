@@ -170,7 +170,8 @@ class Linked(Program):
     def prepare(self, table: str, source: Any, schema: Any = None) -> Prepared:
         """Return an owner's rows, ready but for their tags; see :func:`.columns.prepare`."""
         side = self.frame.sides[table]
-        return prepare(side, self.key_parts, source, schema, self.keys_per_person)
+        used = frozenset(name for one in self._analyses for name in one.names())
+        return prepare(side, self.key_parts, source, schema, self.keys_per_person, used)
 
     def results(self) -> Mapping[str, Shape]:
         """Return the shapes of the size and of the words of each analysis."""

@@ -12,7 +12,7 @@ from itertools import combinations, product
 import numpy as np
 
 from cloister.app.headline import KeyNumber, key_numbers
-from cloister.app.present import reliability_of
+from cloister.app.present import NO_INTERVAL, reliability_of
 from cloister.app.report.contents import Contents, Pairs
 from cloister.app.report.page import NOT_VERIFIED, mechanisms, shown_of
 from cloister.app.text import (
@@ -49,6 +49,10 @@ _UNSIGNED = (
     "ones."
 )
 _CHARGED = "Each owner's ledger was charged this cost once; this report does not show the ledgers."
+_LEFT_OUT = (
+    "A row without a key, or with a missing or unreadable cell in a column of the analyses, is not "
+    "in the join unless its owner's schema fills the cell."
+)
 _UNCHARGED = "This run was not charged to a ledger: later runs do not add its cost."
 
 
@@ -61,7 +65,10 @@ def contents_of(found: Found, ran: Ran) -> Contents:
     spent, displays = number(epsilon(event, program.delta)), found.displays()
     # Of counts and shares nobody asks whether they are 0.
     effects = tuple(shown for shown in displays[1:] if not shown.title.endswith(_AMOUNTS))
-    verdict, doubt = " ".join(_verdict(found, program)), reliability_of(effects or displays[1:])
+    verdict = " ".join(_verdict(found, program))
+    # Of effects if any has an interval, else of counts, else of the size.
+    doubts = map(reliability_of, (effects, displays[1:], displays))
+    doubt = next((one for one in doubts if one != NO_INTERVAL), NO_INTERVAL)
     size = KeyNumber("in the join", _JOINED[program.how], found.size)
     # The size and two more numbers, as many as other reports have.
     numbers = (size, *key_numbers("", displays[1:], None)[:2])
@@ -99,7 +106,10 @@ def contents_of(found: Found, ran: Ran) -> Contents:
                 "What was released?",
                 "; ".join(("The number of linked persons", *_kinds(program))) + ".",
             ),
-            ("What was summed over?", f"{listed(owners)}, joined by {program.key} on shares."),
+            (
+                "What was summed over?",
+                f"{listed(owners)}, joined by {program.key} on shares. {_LEFT_OUT}",
+            ),
             (
                 "Who is protected?",
                 f"Every person with at most {program.keys_per_person} of these keys: all its rows "
@@ -145,6 +155,12 @@ def _verdict(found: Found, program: Linked) -> Iterator[str]:
     yield from map(_sentence, found.answers[:_MOST_SENTENCES])
     if (more := len(found.answers) - _MOST_SENTENCES) > 0:
         yield f"{more} more answer{'s' * (more > 1)} follow{'s' * (more == 1)}."
+
+
+def text_of(found: Found) -> str:
+    """Return a line for the size, for each answer and for each remark, without a table."""
+    size = f"Linked persons: {estimate_text(found.size)}."
+    return "\n".join((size, *map(_sentence, found.answers), *found.remarks()))
 
 
 def _sentence(answer: Answer) -> str:

@@ -120,7 +120,7 @@ class LinkedTable:
         ready = {name: program.prepare(name, tables[name]) for name in self.sides}
         for name, table in ready.items():
             table.refuse_loss(name, max_loss)
-            for notice in table.clips(name):
+            for notice in table.notices(name):
                 warn_owner(notice)
         keys = {name: Identity.new() for name in (*self.sides, *_NEUTRAL)}
         parties = {

@@ -127,6 +127,25 @@ def test_a_charged_run_says_so_and_a_withheld_answer_too(tmp_path: Path) -> None
     assert "means of z, group: means" not in text
 
 
+def test_answers_print_as_a_line_each_and_their_frame_has_the_remarks(found: Found) -> None:
+    lines = repr(found).splitlines()
+    assert lines[0] == f"Linked persons: {estimate_text(found.size)}."
+    assert len(lines) == 1 + len(ALL) + len([*found.remarks()])
+    assert "array" not in repr(found.answers)
+    remarks = found.to_frame().attrs["remarks"]
+    assert any("not the maximum of the likelihood" in remark for remark in remarks)
+
+
+def test_a_report_of_counts_alone_knows_their_intervals(tmp_path: Path) -> None:
+    few = asked(ALL[1:2]).run_here(records())
+    for name in ("counts.html", "counts.md"):
+        few.report(tmp_path / name)
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert "No number of this result has an interval" not in text
+        assert "from 0 beyond sampling and noise" in text
+        assert "is not in the join" in text
+
+
 def test_answers_without_a_session_have_no_report(found: Found, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="without a session have no report"):
         Found(found.size, found.answers).report(tmp_path / "linked.html")

@@ -30,6 +30,7 @@ from cloister.shares.linking import (
     Linked,
     LinkedTable,
     Logistic,
+    Means,
     Part,
     Side,
     Table,
@@ -232,7 +233,8 @@ def test_rows_without_a_key_or_after_the_first_are_left_out() -> None:
     first.iloc[3, 0] = None
     first.iloc[4, 0] = "12a"
     first.iloc[5, 0] = first.iloc[6, 0]
-    first.iloc[7, 2] = np.nan
+    first.iloc[7, 1] = None
+    first.iloc[8, 2] = np.nan  # in a column without an analysis
     ready = question().program.prepare("crm", first)
     assert (ready.no_key, ready.repeated, ready.incomplete) == (2, 1, 1)
     assert len(ready.keys) == 46
@@ -246,7 +248,8 @@ def test_a_table_that_loses_many_rows_stops_before_anything_is_charged(tmp_path:
     ledger.open_dataset("clients", cap=Budget(1.0, 1e-6), unit="national_id")
     account = {"crm": Account(ledger, "clients")}
     with pytest.raises(
-        DataError, match=r"table 'crm': 300 of 300 .* shows these cells. Correct"
+        DataError,
+        match=r"table 'crm': 300 of 300 .* Column 'group': .*\(300 rows\)\. Correct this\.$",
     ) as all_:
         question().run_here(misspelt, account)
     assert "max_loss" not in str(all_.value)
@@ -255,32 +258,62 @@ def test_a_table_that_loses_many_rows_stops_before_anything_is_charged(tmp_path:
     with pytest.raises(DataError, match=r"30 of 300 rows .* 30 with a missing .*max_loss=0.11"):
         question().run_here(some, account)
     assert ledger.spent("clients") == 0
-    question().run_here(some, account, max_loss=0.11)
+    with pytest.warns(DataLossWarning, match=r"'unheard of' not understood.* \(30 rows\)\."):
+        question().run_here(some, account, max_loss=0.11)
+
+
+def test_the_owner_is_told_of_few_lost_rows_and_of_their_columns() -> None:
+    few = tables()
+    few["crm"]["group"] = [*[None] * 3, *few["crm"]["group"].iloc[3:]]
+    few["cards"]["id"] = [*["12a"] * 2, *few["cards"]["id"].iloc[2:]]
+    with pytest.warns(DataLossWarning) as told:
+        question().run_here(few)
+    said = [str(one.message) for one in told if one.category is DataLossWarning]
+    assert said == [
+        "table 'crm': 3 of 300 rows are left out, 3 with a missing or unreadable cell. "
+        "Column 'group': missing or out of range (3 rows).",
+        "table 'cards': 2 of 290 rows are left out, 2 without a key. "
+        "Key column 'id': 2 cells are no key by rule 'digits' of width 11.",
+    ]
+
+
+def test_a_column_without_an_analysis_costs_no_row_and_is_not_uploaded() -> None:
+    whole = tables()["crm"]
+    program = question().program
+    ready = program.prepare("crm", whole.assign(x=np.nan))
+    assert not list(ready.notices("crm"))
+    assert ready.content() == program.prepare("crm", whole).content()
+    assert ready.content() == program.prepare("crm", whole.drop(columns="x")).content()
+    # All cells of the column are at its lowest value.
+    place = ready.side.fields[1]
+    assert not place.bits_of(ready.rows).any()
 
 
 def test_rows_of_a_key_that_differ_count_as_lost_and_the_same_ones_do_not() -> None:
     first, other = frames(300, 290, 0.5)
     same = {"crm": pd.concat([first, first]), "cards": other}
-    question().run_here(same)
+    asked = question(analyses=[Means(number="x", by="group")])
+    asked.run_here(same)
     changed = {"crm": pd.concat([first, first.assign(x=0.0)]), "cards": other}
     with pytest.raises(
         DataError,
         match=r"300 unlike the first .* one row for each key.*=0.51",
     ):
-        question().run_here(changed)
-    ready = question().program.prepare("crm", changed["crm"])
+        asked.run_here(changed)
+    ready = asked.program.prepare("crm", changed["crm"])
     assert (ready.repeated, ready.differing) == (300, 300)
-    assert question().program.prepare("crm", same["crm"]).differing == 0
+    assert asked.program.prepare("crm", same["crm"]).differing == 0
 
 
 def test_many_values_beyond_their_bounds_are_announced() -> None:
     far = tables()
     far["cards"]["z"] = far["cards"]["z"].where(np.arange(290) >= 29, 9.0)
+    asked = question(analyses=[Means(number="z", by="group")])
     with pytest.warns(DataLossWarning, match=r"'z' of table 'cards': 10.0% of .* above its bounds"):
-        question().run_here(far)
-    few = question().program.prepare("cards", tables()["cards"].assign(z=[9.0] * 14 + [0.0] * 276))
+        asked.run_here(far)
+    few = asked.program.prepare("cards", tables()["cards"].assign(z=[9.0] * 14 + [0.0] * 276))
     assert few.outside == [(0, 0), (0, 14), (0, 0)]
-    assert not list(few.clips("cards"))
+    assert not list(few.notices("cards"))
 
 
 def test_a_number_without_its_largest_value_is_refused() -> None:
@@ -312,7 +345,7 @@ def test_a_unit_of_the_schema_has_no_more_keys_than_the_program_pays_for() -> No
 
 def test_a_digest_names_keys_and_rows_and_no_session() -> None:
     table = frames(50, 50, 1.0)[0]
-    program = question().program
+    program = question(analyses=[Means(number="x", by="group")]).program
     first, again = (program.prepare("crm", table) for _ in range(2))
     assert first.content() == again.content()
     assert (first.tagged(b"a" * 32, "s") != again.tagged(b"b" * 32, "t")).any()
