@@ -203,3 +203,16 @@ def test_the_proposed_call_for_words_among_bounds_works() -> None:
     call = str(caught.value).partition("for example ")[2].rpartition(" (tables")[0]
     schema = eval(call, {"Schema": Schema, "table": table})
     assert [column.type for column in schema.columns] == ["number", "boolean"]
+
+
+def test_a_proposed_schema_has_rules_for_missing_cells() -> None:
+    table = pd.DataFrame({"age": [1.0], "sex": ["f"]})
+    bounds: dict[str, Any] = {"age": (0, 9), "sex": ["f", "m"]}
+    schema = Schema.propose(table, bounds, missing={"age": "keep"})
+    assert [column.missing for column in schema.columns] == ["keep", "drop"]
+    with pytest.raises(PlanError, match="no column 'size'"):
+        Schema.propose(table, bounds, missing={"size": "keep"})
+    with pytest.raises(PlanError) as caught:
+        Schema.propose(table)
+    asked = "give bounds={'age': (low, high), 'sex': a list of categories}"
+    assert asked in str(caught.value)
