@@ -11,7 +11,7 @@ from tests.unit.shares.linking.test_report import asked, records
 
 from cloister.app.job import run_job
 from cloister.app.report.page import render_report
-from cloister.app.text import plus_minus
+from cloister.core.numerals import plus_minus
 from cloister.data import read_source
 from cloister.data.schema import schema_of
 from cloister.tasks import TASKS

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from cloister.app.text import number
 from cloister.core.arrays import Floats, Results
 from cloister.core.display import Table
 from cloister.core.errors import PlanError
+from cloister.core.numerals import number
 from cloister.data.schema import Schema
 from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget

@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 
-from cloister.app.text import cell_text, estimate_text
+from cloister.app.text import cell_text
 from cloister.core.display import DATE, Bars, Cell, Display, Estimate, Heatmap, Table
 
 MOST = 3
@@ -33,7 +33,7 @@ class KeyNumber:
     def texts(self) -> tuple[str, str, str]:
         """The value, its interval and its unit."""
         unit = self.estimate.unit
-        value, _, interval = estimate_text(self.estimate.of_population).partition(" ")
+        value, _, interval = self.estimate.of_population.text.partition(" ")
         # A date has no unit, and the text of a length of time ends with its.
         return value, interval.removesuffix(unit).strip(), "" if unit == DATE else unit
 

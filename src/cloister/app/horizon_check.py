@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cloister.app.horizon import HorizonFolder
-from cloister.app.text import number
 from cloister.core.errors import CloisterError, LedgerError
+from cloister.core.numerals import number
 from cloister.privacy import accounting
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.code import code_mismatch

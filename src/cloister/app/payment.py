@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.app.text import number
 from cloister.core.errors import BudgetExceeded, PlanError
+from cloister.core.numerals import number
 from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget
 from cloister.privacy.filter import Cost, Limits, Split, cheapest_pricing

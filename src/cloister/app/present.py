@@ -10,14 +10,7 @@ import numpy as np
 from cloister.app.forecast import site_warnings
 from cloister.app.headline import KeyNumber, key_numbers
 from cloister.app.release import Release
-from cloister.app.text import (
-    UNCLEAR,
-    attacker_sentence,
-    cell_text,
-    estimate_text,
-    number,
-    warnings_of,
-)
+from cloister.app.text import UNCLEAR, attacker_sentence, cell_text, warnings_of
 from cloister.core.arrays import Flags
 from cloister.core.derived import displays_of
 from cloister.core.display import (
@@ -32,6 +25,7 @@ from cloister.core.display import (
     Table,
     around,
 )
+from cloister.core.numerals import number
 from cloister.protocol.plan import Plan, noun_of
 from cloister.protocol.task import Classifier, Regressor, pipeline_steps
 
@@ -124,8 +118,7 @@ def _said(parts: str | tuple[Cell, ...]) -> str:
     if isinstance(parts, str):
         return parts
     return "".join(
-        estimate_text(part.of_population) if isinstance(part, Estimate) else cell_text(part)
-        for part in parts
+        part.of_population.text if isinstance(part, Estimate) else cell_text(part) for part in parts
     )
 
 

@@ -9,11 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from cloister.app.release import Release
-from cloister.core.dates import nearest_day
 from cloister.core.display import (
-    DATE,
-    NOT_KNOWN,
-    YEARS,
     Bars,
     Cell,
     Curve,
@@ -25,13 +21,13 @@ from cloister.core.display import (
     Scatter,
     Table,
 )
+from cloister.core.numerals import NOT_KNOWN, day, number
 from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, HorizonEvent, NonPrivateEvent, holds
 from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
 from cloister.protocol.plan import Plan, noun_of
 
-_LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
 UNCLEAR = " ?"
 """Mark of a number that does not differ from that of no effect."""
 UNCLEAR_NOTE = (
@@ -57,61 +53,6 @@ def listed(names: Sequence[str]) -> str:
     """Join names; of more than 30 names, the first 30 and the number of the others."""
     rest = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {rest:,} more" if rest > 0 else "")
-
-
-def number(value: float) -> str:
-    """Return a number with four significant digits, without an exponent where it is readable."""
-    if not math.isfinite(value):
-        return NOT_KNOWN if math.isnan(value) else ("∞" if value > 0 else "-∞")
-    if value and not _SMALL <= abs(value) < _LARGE:
-        return f"{value:.3g}"
-    decimals = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
-    text = f"{value:,.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def day(years: float) -> str:
-    """Return a date in ISO 8601 from its year with a fraction."""
-    return str(nearest_day(years)) if math.isfinite(years) else number(years)
-
-
-def plus_minus(value: float, margin: float) -> str:
-    """Return ``value ± margin``, both rounded to two significant digits of the margin of error."""
-    if not (math.isfinite(value) and math.isfinite(margin)) or margin <= 0:
-        return number(value)
-    places = _decimals(margin, value)
-    if places is None:
-        return f"{value:.4g} ± {margin:.2g}"
-    return f"{_rounded(value, places)} ± {_rounded(margin, places)}"
-
-
-def between(value: float, low: float, high: float) -> str:
-    """Return ``value [low, high]``, rounded to two significant digits of the half-width."""
-    ends, half_width = (value, low, high), (high - low) / 2
-    both = ("lower", low), ("upper", high)
-    if math.isnan(value) and low == 0 and high == math.inf:
-        return NOT_KNOWN  # all that a ratio can be
-    # A ratio over noise has no bound, nor has a median of survival with too few events.
-    if math.isfinite(low) != math.isfinite(high) and not math.isnan(low + high):
-        texts = [f"no {side} bound" if math.isinf(end) else number(end) for side, end in both]
-        return "{} [{}, {}]".format(number(value), *texts)
-    if not all(map(math.isfinite, ends)) or half_width <= 0:
-        return number(value)
-    places = _decimals(half_width, *ends)
-    texts = [f"{x:.4g}" if places is None else _rounded(x, places) for x in ends]
-    return "{} [{}, {}]".format(*texts)
-
-
-def _decimals(margin: float, *values: float) -> int | None:
-    """Return the decimals that show two digits of a margin, or None if an exponent is clearer."""
-    # More digits than two of the margin would look exact, and are noise.
-    if not _SMALL <= margin < _LARGE or max(map(abs, values)) >= _LARGE:
-        return None
-    return max(0, 1 - math.floor(math.log10(margin)))
-
-
-def _rounded(value: float, places: int) -> str:
-    return f"{round(value, places) + 0.0:,.{places}f}"  # adding 0.0 turns -0.0 into 0.0
 
 
 REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE, SILOS_NOISE)
@@ -283,7 +224,7 @@ def cell_text(cell: Cell) -> str:
         case Estimate():
             # A value that is not known is not near zero.
             unclear = not (math.isnan(cell.value) or cell.is_distinct)
-            return estimate_text(cell) + UNCLEAR * unclear
+            return cell.text + UNCLEAR * unclear
         case _:
             return number(float(cell))
 
@@ -297,17 +238,6 @@ def legend_of(tables: Iterable[Table]) -> str:
     if any(text.endswith(UNCLEAR) for text in texts):
         notes.append(UNCLEAR_NOTE)
     return " ".join(notes)
-
-
-def estimate_text(cell: Estimate) -> str:
-    """Return the text of a single number with its interval, and of a date as days."""
-    value, low, high, *_ = cell.numbers
-    if cell.unit == DATE:
-        return day(value) + (f" [{day(low)}, {day(high)}]" if low < high else "")
-    unit = f" {YEARS}" if cell.unit == YEARS and not math.isnan(value) else ""
-    if cell.margin is not None:
-        return plus_minus(value, float(cell.margin)) + unit
-    return between(value, low, high) + unit
 
 
 def _with_population(table: Table) -> Table:
@@ -348,7 +278,7 @@ def _span(cell: Estimate) -> str:
     if math.isinf(low) and math.isinf(high):
         return ""
     middle, *ends = np.array([inside, low, high])
-    text = estimate_text(Estimate(middle, *ends, unit=cell.unit))
+    text = Estimate(middle, *ends, unit=cell.unit).text
     return text.partition(" ")[2] or text
 
 
@@ -405,4 +335,4 @@ def _blank(display: Heatmap | Bars | Curve, cell: Estimate) -> Cell:
 
 def _unmarked(cell: Cell) -> str:
     """Return the text of a cell without a question mark, since a picture shows where 0 is."""
-    return estimate_text(cell) if isinstance(cell, Estimate) else cell_text(cell)
+    return cell.text if isinstance(cell, Estimate) else cell_text(cell)

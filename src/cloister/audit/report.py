@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from cloister.app.text import number
 from cloister.audit.bounds import best_at_95, most_shown
 from cloister.audit.checks import Audit, Finding
 from cloister.audit.packages import Mutant
 from cloister.core.display import Table
+from cloister.core.numerals import number
 
 _CLAIM, _SEEN, _ALARM = "#0072B2", "#000000", "#D55E00"
 _LEAST = 1e-4  # smallest delta on the axis; no audit of this size can show less

@@ -7,12 +7,12 @@ import math
 from pathlib import Path
 
 from cloister.app.payment import NOT_COUNTED, default_ledger, left_for_one_more
-from cloister.app.text import number
 from cloister.cli.ledger import Document, add_ledger_actions, on_ledger
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions
 from cloister.core.declared import Range
 from cloister.core.display import Table
+from cloister.core.numerals import number
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, checked
 from cloister.privacy.calibration import gdp_mu_for, gdp_part

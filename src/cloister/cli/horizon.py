@@ -16,7 +16,6 @@ from cloister.app.horizon_report import (
     write_horizon_report,
 )
 from cloister.app.payment import LEDGER_VARIABLE, default_ledger
-from cloister.app.text import number
 from cloister.cli.options import (
     add_max_loss_argument,
     add_plan_arguments,
@@ -30,6 +29,7 @@ from cloister.cli.output import Output
 from cloister.cli.parsers import actions
 from cloister.cli.release import show_presentation
 from cloister.core.errors import LedgerError, PlanError
+from cloister.core.numerals import number
 from cloister.data.records import Records
 from cloister.data.schema import Schema
 from cloister.data.units import Admits

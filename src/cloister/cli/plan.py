@@ -9,7 +9,7 @@ from typing import Any
 
 from cloister.app.forecast import expected, forecast_of, plan_warnings
 from cloister.app.release import target_of
-from cloister.app.text import attacker_sentence, listed, number
+from cloister.app.text import attacker_sentence, listed
 from cloister.cli.options import (
     add_kmeans_arguments,
     add_plan_arguments,
@@ -21,6 +21,7 @@ from cloister.cli.options import (
 )
 from cloister.cli.output import Output
 from cloister.core.display import Table
+from cloister.core.numerals import number
 from cloister.data.schema import Schema
 from cloister.privacy import accounting
 from cloister.privacy.filter import Limits, PricingRule, Split

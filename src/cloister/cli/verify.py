@@ -10,11 +10,11 @@ from cloister.app.horizon_check import check_horizon
 from cloister.app.release import Release
 from cloister.app.replay import TOLERANCE
 from cloister.app.report.page import write_report
-from cloister.app.text import number
 from cloister.cli.options import add_model_task, refuse_given, task_of_model
 from cloister.cli.output import Output
 from cloister.core.display import Table
 from cloister.core.errors import LedgerError, PlanError
+from cloister.core.numerals import number
 from cloister.federation.release_signatures import SUFFIX
 from cloister.federation.service import audit
 from cloister.federation.verification import Finding, pins_of, verify_release

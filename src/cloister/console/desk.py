@@ -33,7 +33,7 @@ from cloister.app.forecast import expected, plan_warnings
 from cloister.app.horizon import HORIZON
 from cloister.app.horizon_report import noise_table
 from cloister.app.request import Request
-from cloister.app.text import attacker_sentence, cell_text, number
+from cloister.app.text import attacker_sentence, cell_text
 from cloister.app.worker import ANSWER
 from cloister.console.curve import curve
 from cloister.console.guard import Form
@@ -46,6 +46,7 @@ from cloister.core.capability import QUESTION_GROUPS, QUESTIONS
 from cloister.core.display import Table
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
 from cloister.core.html import compile_ahead, page
+from cloister.core.numerals import number
 from cloister.data import (
     ReadingReport,
     Remedy,

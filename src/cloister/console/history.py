@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import pairwise
 
-from cloister.app.text import number
+from cloister.core.numerals import number
 from cloister.privacy.filter import Cost, Limits, total
 from cloister.privacy.ledger import JobRecord
 

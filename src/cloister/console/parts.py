@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from cloister.app.text import number
 from cloister.core.errors import CloisterError
 from cloister.core.html import report_policy
+from cloister.core.numerals import number
 from cloister.federation.service.logs import place_of
 from cloister.federation.service.web import STATIC, Pages, said
 from cloister.privacy.filter import Cost, Limits

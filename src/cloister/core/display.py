@@ -5,17 +5,18 @@ An estimate holds released values with the ends of their confidence intervals.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from cloister.core import numerals
 from cloister.core.arrays import Flags, Floats, Results
 from cloister.core.deprecated import resolve
+from cloister.core.numerals import NOT_KNOWN, day, plus_minus
 
-NOT_KNOWN = "not known"
-"""The text of a value that is not a number."""
 Interval = tuple[Floats, Floats]
 DATE, YEARS = "date", "years"
 """Units of a date, a year with a fraction that text shows as a day, and of a length of time."""
@@ -27,7 +28,7 @@ _RATIOS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Estimate:
     """Values with the ends of their 95 % confidence intervals (privacy noise only).
 
@@ -100,6 +101,25 @@ class Estimate:
         """The value and both ends of its interval and, if present, its population interval."""
         parts = (self.values, self.low, self.high, *(self.population or ()))
         return tuple(float(np.asarray(part).item()) for part in parts)
+
+    @property
+    def text(self) -> str:
+        """The text of a single number with its interval, and of a date as days."""
+        value, low, high, *_ = self.numbers
+        if self.unit == DATE:
+            return day(value) + (f" [{day(low)}, {day(high)}]" if low < high else "")
+        unit = f" {YEARS}" if self.unit == YEARS and not math.isnan(value) else ""
+        if self.margin is not None:
+            return plus_minus(value, float(self.margin)) + unit
+        return numerals.between(value, low, high) + unit
+
+    def __repr__(self) -> str:
+        """Return the text of each number, with the population interval if there is one."""
+        if np.ndim(self.values):
+            return f"[{', '.join(repr(self[i]) for i in range(len(self.values)))}]"
+        if self.population is None:
+            return self.text
+        return f"{self.text}, population {self.of_population.text.partition(' ')[2] or NOT_KNOWN}"
 
     @property
     def is_distinct(self) -> Flags:

@@ -535,6 +535,7 @@ class Schema(_Contract):
         dataset: str = "unnamed",
         unit: str = "row",
         max_rows: int | None = None,
+        missing: Mapping[str, str | float] | None = None,
     ) -> Self:
         """Return a schema of a table's columns; only their names and declared types are read.
 
@@ -548,6 +549,8 @@ class Schema(_Contract):
             are bounds in any sequence; categories are then texts, such as ``["1", "2"]``.
         dataset, unit, max_rows
             As in `Schema`. The unit column needs no entry.
+        missing : mapping of a name to a rule, optional
+            Rules for missing cells as in `Column`, such as ``{"age": "keep"}``; by default "drop".
 
         Raises
         ------
@@ -563,22 +566,31 @@ class Schema(_Contract):
         """
         from cloister.data.records import column_kinds  # which imports this module
 
-        given = bounds or {}
+        given, rules = bounds or {}, missing or {}
         kinds = {name: kind for name, kind in column_kinds(table).items() if name != unit}
-        if unknown := [name for name in given if name not in kinds]:
+        if unknown := [name for name in (*given, *rules) if name not in kinds]:
             raise PlanError(f"the table has no column {unknown[0]!r}; it has {', '.join(kinds)}.")
         kinds = {name: kind for name, kind in kinds.items() if given.get(name, "") is not None}
         lacking = [name for name, kind in kinds.items() if name not in given and kind != "boolean"]
         if lacking:
             listed = ", ".join(f"{name!r} ({kinds[name] or 'unknown type'})" for name in lacking)
+            forms = {"category": "a list of categories", "": "(low, high) or a list of categories"}
+            entries = ", ".join(
+                f"{name!r}: {forms.get(kinds[name], '(low, high)')}" for name in lacking[:5]
+            )
             raise PlanError(
-                f"public bounds are needed of {listed}: give bounds={{{lacking[0]!r}: (low, high)}}"
-                ", a list of categories, or None to leave a column out. Use a codebook or a "
+                f"public bounds are needed of {listed}: give bounds={{{entries}"
+                f"{', ...' if lacking[5:] else ''}}}, or None to leave a column out, and missing="
+                '{name: "keep"} to keep rows with missing cells. Use a codebook or a '
                 "guideline, because bounds from the records disclose one of them"
                 f"{choosing('bounds')}."
             )
         columns = tuple(
-            Column(name=name, **_proposed(name, given.get(name, "yes-no"), kind))
+            Column(
+                name=name,
+                **_proposed(name, given.get(name, "yes-no"), kind),
+                missing=rules.get(name, "drop"),
+            )
             for name, kind in kinds.items()
         )
         return cls(dataset=dataset, unit=unit, max_rows=max_rows, columns=columns)

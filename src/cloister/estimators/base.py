@@ -20,7 +20,7 @@ from cloister.core.arrays import Floats
 from cloister.core.capability import CAPABILITIES
 from cloister.core.compiled import say_slow
 from cloister.core.errors import CloisterError, DataError, PlanError
-from cloister.data import header, is_frame
+from cloister.data import as_silos, is_frame
 from cloister.data.records import empty_table
 from cloister.data.schema import Schema
 from cloister.estimators.plans import FitPlan, plan_of_fit
@@ -32,10 +32,12 @@ from cloister.estimators.tables import (
     category_column,
     check_schema,
     grid_rows,
+    matched,
     plain_schema,
     read_labelled,
     read_silos,
     scored_rows,
+    unpaired,
 )
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
@@ -169,17 +171,17 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         return self
 
     def plan(
-        self, X: Any = None, *, silos: int = 1, want: Mapping[str, float] | None = None
+        self, X: Any = None, *, silos: int | None = None, want: Mapping[str, float] | None = None
     ) -> FitPlan:
         """Return the cost, the expected error and the refusals of a fit, at no cost.
 
         Parameters
         ----------
-        X : DataFrame, path, array or sequence of str, optional
-            Only the names or the number of its columns are read. By default they are those of the
-            schema or of a mapping in `bounds`.
-        silos : int >= 1
-            Number of silos of the fit.
+        X : as for `fit`, or sequence of str, optional
+            Only the names or the number of its columns are read; texts in a list are names. By
+            default they are those of the schema or of a mapping in `bounds`.
+        silos : int >= 1, optional
+            Number of silos of the fit; by default that of X, or 1.
         want : mapping of str to float, optional
             Wanted half-widths by a name of `margins` or a column. The plan then has the least
             epsilon that is expected to give them, in place of that of the estimator.
@@ -201,8 +203,12 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         >>> print(model.plan().cost)
         epsilon=1, delta=1e-06
         """
-        check_whole(silos=silos)
-        job, spending = self._job([f"silo-{i}" for i in range(silos)], X)
+        tables = _tables_of(X)
+        count = len(tables) or 1 if silos is None else silos
+        check_whole(silos=count)
+        if len(tables) > 1 and count != len(tables):
+            raise PlanError(f"silos must be {len(tables)}, as in X, or omitted, got {silos}.")
+        job, spending = self._job([f"silo-{i}" for i in range(count)], tables or X)
         return plan_of_fit(job, spending, want)
 
     def _job(self, silos: Sequence[str], X: Any = None) -> tuple[Job, BudgetParameters]:
@@ -228,10 +234,10 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
             names: Sequence[str] = list(self.bounds)
         elif isinstance(X, list | tuple) and all(isinstance(name, str) for name in X):
             names = X
-        elif not is_frame(X) and hasattr(X, "shape"):
-            return np.empty((0, np.shape(X)[1])), has_labels
         else:
-            names = header(X)
+            silos, names, _ = matched(X, self._columns)
+            if not is_frame(silos[0]) and hasattr(silos[0], "shape"):
+                return np.empty((0, len(names))), has_labels
         return empty_table(names), has_labels
 
     def _fit(self, X: Any, y: Any, **refused: Any) -> SiloData:
@@ -436,6 +442,15 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         return private_tags(super().__sklearn_tags__())
+
+
+def _tables_of(X: Any) -> list[Any]:
+    """Return the table of each silo of a fit without their labels; none for names of columns."""
+    if X is None or (isinstance(X, list | tuple) and all(isinstance(name, str) for name in X)):
+        return []
+    # A single table is not read, even if it is lazy.
+    is_many = isinstance(X, list | tuple | Mapping)
+    return as_silos(unpaired(X, None)[0]) if is_many else [X]
 
 
 def _refuse(arguments: Mapping[str, Any]) -> None:

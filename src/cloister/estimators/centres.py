@@ -11,7 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 
 from cloister.core.arrays import Floats, Records
-from cloister.estimators.tables import SiloData, kept_rows, new_rows, scored_rows
+from cloister.estimators.tables import (
+    SiloData,
+    is_list_of_tables,
+    kept_rows,
+    new_rows,
+    refuse_silos,
+    scored_rows,
+)
 from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.tasks.clustering.lloyd_kernel import finest_exact, nearest_centres
 from cloister.tasks.clustering.synopsis import squared_distances
@@ -47,6 +54,18 @@ class CentreModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         clipped = (np.clip(rows[block], grid.low, grid.high) for block in self._blocks(rows))
         return self._labels_of(map(grid.encode, clipped), len(rows))
 
+    def fit_predict(self, X: Any, y: object = None, **parameters: Any) -> NDArray[np.int32]:
+        """Fit one table and return its ``labels_``."""
+        refuse_silos(X, "fit_predict")  # before a fit is paid for
+        labels: NDArray[np.int32] = super().fit_predict(X, y, **parameters)
+        return labels
+
+    def fit_transform(self, X: Any, y: object = None, **parameters: Any) -> Floats:
+        """Fit one table and return its :meth:`transform`."""
+        refuse_silos(X, "fit_transform, which a pipeline calls")
+        distances: Floats = super().fit_transform(X, y, **parameters)
+        return distances
+
     def transform(self, X: ArrayLike) -> Floats:
         """Return the scaled distance of each record to each centre; local, at no cost."""
         rows = new_rows(self, X)
@@ -55,12 +74,15 @@ class CentreModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
             distances[block] = np.sqrt(self._squared(rows[block])).T
         return distances
 
-    def score(self, X: ArrayLike, y: object = None) -> float:
+    def score(self, X: Any, y: object = None) -> float:
         """Return minus the sum of squared scaled distances to the nearest centre.
 
+        X is one table, or a list of these as for a fit, so that silos can be cross-validated.
         Local and exact for the given X. Its publication for private records would be a separate
         release, without noise. Records that a fit leaves out are left out with a warning.
         """
+        if is_list_of_tables(X):
+            return fsum(self.score(table) for table in X)
         rows = new_rows(self, scored_rows(self, X)[0])
         return -fsum(self._squared(rows[block]).min(axis=0).sum() for block in self._blocks(rows))
 

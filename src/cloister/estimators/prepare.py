@@ -19,7 +19,7 @@ from cloister.core.display import ENDS
 from cloister.core.errors import AccuracyWarning, PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.release import BudgetParameters, ReleasedModel, release
-from cloister.estimators.tables import new_rows, read_silos
+from cloister.estimators.tables import new_rows, read_silos, refuse_silos
 from cloister.protocol.task import Task, Transformer
 from cloister.tasks.columns import grid_of
 from cloister.tasks.preparation.bounds import Bounds
@@ -81,6 +81,13 @@ class _Preparing(TransformerMixin, PrivateEstimator):
                 stacklevel=2,
             )
         return grid_of(task.output, grid.frac_bits).decode(rows / grid.one)
+
+    def fit_transform(self, X: Any, y: object = None, **parameters: Any) -> Floats:
+        """Fit one table and return its :meth:`transform`."""
+        # Before a fit is paid for whose table a pipeline cannot pass on.
+        refuse_silos(X, "fit_transform, which a pipeline calls")
+        rows: Floats = super().fit_transform(X, y, **parameters)
+        return rows
 
     def get_feature_names_out(self, input_features: object = None) -> Any:
         """Return the names of the columns after the transformation."""

@@ -38,6 +38,7 @@ from cloister.data.loss import warn_owner
 from cloister.data.records import default_rows, open_by_schema
 from cloister.data.rules import Rules
 from cloister.data.schema import Column, Schema
+from cloister.data.sources import is_path
 from cloister.data.units import UnitLimit
 from cloister.estimators.release import BudgetParameters
 from cloister.hazmat.fixedpoint import Grid
@@ -333,7 +334,16 @@ def _ends_of(bounds: Any, names: Sequence[str], called: str) -> list[list[float]
     if isinstance(bounds, Mapping):
         named = {str(name): pair for name, pair in bounds.items()}
         if differences := _differences(list(named), names):
-            raise PlanError(f"{called} {differences}; the columns are {columns}.")
+            ways = []
+            if any(name not in named for name in names):
+                ways.append(
+                    f"add them to {called}, or select the columns {list(named)} of the table"
+                )
+            if any(name not in names for name in named):
+                ways.append(f"remove from {called} what is no column")
+            raise PlanError(
+                f"{called} {differences}; the columns are {columns}; {', and '.join(ways)}."
+            )
         pairs = [tuple(named[name]) if np.iterable(named[name]) else () for name in names]
     try:
         if pairs and all(isinstance(pair, tuple) for pair in pairs):
@@ -348,9 +358,10 @@ def _ends_of(bounds: Any, names: Sequence[str], called: str) -> list[list[float]
         ]
     except (TypeError, ValueError):
         if wordy := _wordy(bounds):
+            facts = {name: "yes-no" if fact is bool else fact for name, fact in bounds.items()}
             raise PlanError(
                 f"{called} of {wordy!r} are no numbers; for categories and dates give a schema, "
-                f"for example Schema.propose(table, {bounds!r}){choosing('bounds')}."
+                f"for example Schema.propose(table, {facts!r}){choosing('bounds')}."
             ) from None
         raise PlanError(
             f"{called} must be public numbers: a tuple (low, high), each a number or {n} numbers, "
@@ -377,12 +388,15 @@ def _ends_of(bounds: Any, names: Sequence[str], called: str) -> list[list[float]
 
 
 def _wordy(bounds: Any) -> Any:
-    """Return the first name in a mapping of bounds whose entry has words or dates, or ""."""
+    """Return the first name in a mapping whose entry is `bool` or has words or dates, or ""."""
     if not isinstance(bounds, Mapping):
         return ""
-    words = str | date | np.datetime64
-    entries = ((name, given) for name, given in bounds.items() if np.iterable(given))
-    return next((name for name, given in entries if any(isinstance(v, words) for v in given)), "")
+
+    def has_words(given: Any) -> bool:
+        cells = given if np.iterable(given) else ()
+        return given is bool or any(isinstance(cell, str | date | np.datetime64) for cell in cells)
+
+    return next((name for name, given in bounds.items() if has_words(given)), "")
 
 
 def check_schema(schema: Any, plan: Plan) -> None:
@@ -593,9 +607,26 @@ def _present(cells: list[Any]) -> Flags:
     return np.zeros(len(cells), dtype=np.bool_) if read.wrong is None else read.wrong
 
 
+def refuse_silos(X: Any, what: str) -> None:
+    """Raise if X is a list or a mapping of tables; `what` names the methods that take one table."""
+    if is_list_of_tables(X) or (isinstance(X, Mapping) and not hasattr(X, "shape")):
+        raise DataError(
+            f"X must be one table for {what}, got a {type(X).__name__} of {len(X)}; give one table "
+            "at a time, or join them, for example with pandas.concat."
+        )
+
+
+def is_list_of_tables(X: Any) -> bool:
+    """Return True for a list of the tables or paths of silos."""
+    return isinstance(X, list | tuple) and any(
+        is_path(one) or is_frame(one) or len(getattr(one, "shape", ())) == 2 for one in X
+    )
+
+
 def _read_new(model: Any, X: Any, without: int | None) -> tuple[Floats, Sequence[str]]:
     """Return new records, not finite in the cells for which a fit drops a record, and names."""
     check_is_fitted(model)
+    refuse_silos(X, "predictions, scores and transform")
     if not isinstance(model.bounds, Schema):
         values = _numbers(model, X)
         names = getattr(model, "feature_names_in_", None)
@@ -609,6 +640,10 @@ def _read_new(model: Any, X: Any, without: int | None) -> tuple[Floats, Sequence
 def _numbers(model: Any, X: Any) -> Floats:
     """Return a table of numbers with the columns of a fit without a schema, in their order."""
     refuse_no_table(X)
+    names = getattr(model, "feature_names_in_", ())
+    # Bounds by name select columns by name, as a schema does.
+    if isinstance(model.bounds, Mapping) and is_frame(X) and set(names) <= set(_names_of(X)):
+        X = _safe_indexing(X, list(names), axis=1) if len(names) else X
     validate_data(model, X, reset=False, skip_check_array=True)  # checks names and their number
     is_floats = type(X) is np.ndarray and X.dtype in (np.float32, np.float64)
     return X if is_floats else read_floats(X)  # an array of floats is not copied

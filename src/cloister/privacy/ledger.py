@@ -308,7 +308,9 @@ class Ledger:
             if other is not None and not confirm_same_content:
                 raise LedgerError(
                     f"data set {dataset!r} has the same content as {other!r}; use that name, or "
-                    "confirm a second budget for the same records."
+                    "confirm a second budget for the same records, as their owner: "
+                    "--confirm-same-content of a command, confirm_same_content=True of an Account "
+                    "or reserve; the fit of an estimator needs that name."
                 )
             now = self._checked_now()
             so_far = self._state.cost(dataset)

@@ -9,7 +9,8 @@ import numpy as np
 
 from cloister.core.arrays import Floats, Results
 from cloister.core.dates import nearest_day
-from cloister.core.display import DATE, NOT_KNOWN, Bars, Cell, Curve, Estimate, Table, around
+from cloister.core.display import DATE, Bars, Cell, Curve, Estimate, Table, around
+from cloister.core.numerals import NOT_KNOWN
 from cloister.tasks.population import POPULATION_NOTE
 
 SIGNIFICANT = 0.05

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
 
 from cloister import (
     DPPCA,
@@ -348,3 +350,43 @@ def test_a_loaded_model_fits_again_in_bounds_that_could_be_pairs(tmp_path: Path)
     for model in (DPKMeans(1, **public), DPNaiveBayes(classes=[0, 1], **public)):
         model.fit(table, Y).save(tmp_path / "m.json")
         clone(type(model).load(tmp_path / "m.json")).fit(table, Y)
+
+
+NAMED: dict[str, Any] = {"bounds": {"a": (-4, 4), "b": (-4, 4)}, "epsilon": 1.0, "nominal_n": N}
+
+
+def test_one_table_is_required_where_silos_would_be_refused_after_a_fit() -> None:
+    silos = [FRAME[:HALF][["a", "b"]], FRAME[HALF:][["a", "b"]]]
+    model = DPKMeans(2, **NAMED)
+    scaler = DPStandardScaler(**NAMED)
+    for ask in (model.fit_predict, model.fit_transform, make_pipeline(scaler, model).fit):
+        with pytest.raises(DataError, match=r"X must be one table for fit_.*got a list of 2"):
+            ask(silos)
+    assert not hasattr(model, "result_")
+    assert not hasattr(scaler, "result_")
+    model.fit(silos)
+    scaler.fit(silos)
+    for later in (model.predict, model.transform, scaler.transform):
+        with pytest.raises(DataError, match=r"X must be one table for predictions.*list of 2"):
+            later(silos)
+        with pytest.raises(DataError, match="got a dict of 1"):
+            later({"silo": silos[0]})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_silos_of_centres_can_be_cross_validated() -> None:
+    silos = [FRAME[i::4][["a", "b"]] for i in range(4)]
+    model = DPKMeans(2, **NAMED).fit(silos)
+    assert model.score(silos) == pytest.approx(sum(map(model.score, silos)))
+    assert np.isfinite(cross_val_score(DPKMeans(2, **NAMED), silos, cv=2)).all()
+
+
+def test_bounds_by_name_select_columns_of_new_records_by_name() -> None:
+    model = DPKMeans(2, **NAMED).fit(FRAME[["a", "b"]])
+    labels = model.predict(FRAME[["a", "b"]])
+    for table in (FRAME, FRAME[["b", "c", "a"]], pl.from_pandas(FRAME[["b", "a"]])):
+        np.testing.assert_array_equal(model.predict(table), labels)
+    with pytest.raises(ValueError, match="Feature names"):
+        model.predict(FRAME[["a"]])
+    with pytest.raises(PlanError, match=r"add them to bounds, or select the columns \['a', 'b'\]"):
+        DPKMeans(2, **NAMED).fit(FRAME)

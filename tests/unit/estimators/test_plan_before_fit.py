@@ -178,3 +178,41 @@ def test_two_days_are_bounds_of_dates_where_a_frame_declares_no_type() -> None:
     days, groups = ("2019-01-01", "2023-01-01"), ("2020", "2021")
     schema = Schema.propose(frame, {"seen": days, "group": groups})
     assert [column.type for column in schema.columns] == ["date", "category"]
+
+
+def test_a_plan_takes_the_silos_of_a_fit() -> None:
+    frames = [pd.DataFrame({"a": np.zeros(n), "b": np.zeros(n)}) for n in (4, 6)]
+    model = DPKMeans(2, bounds=(0, 1), **PAID)
+    for silos in (frames, [frame.to_numpy() for frame in frames]):
+        planned = model.plan(silos).plan
+        assert (len(planned.silos), len(planned.columns)) == (2, 2)
+    assert len(model.plan(frames[:1], silos=3).plan.silos) == 3
+    labelled = [(frame, [0] * len(frame)) for frame in frames]
+    assert len(DPNaiveBayes(bounds=(0, 1), classes=[0, 1], **PAID).plan(labelled).plan.silos) == 2
+    with pytest.raises(PlanError, match="silos must be 2, as in X, or omitted, got 3"):
+        model.plan(frames, silos=3)
+    with pytest.raises(DataError, match="silo 1 also has 'c'"):
+        model.plan([frames[0], frames[1].assign(c=0.0)])
+
+
+def test_the_proposed_call_for_words_among_bounds_works() -> None:
+    table = pd.DataFrame({"age": [1.0], "ill": [True]})
+    bounds: dict[str, Any] = {"age": (0, 100), "ill": bool}
+    with pytest.raises(PlanError, match="bounds of 'ill' are no numbers") as caught:
+        DPKMeans(2, bounds=bounds, **PAID).fit(table)
+    call = str(caught.value).partition("for example ")[2].rpartition(" (tables")[0]
+    schema = eval(call, {"Schema": Schema, "table": table})
+    assert [column.type for column in schema.columns] == ["number", "boolean"]
+
+
+def test_a_proposed_schema_has_rules_for_missing_cells() -> None:
+    table = pd.DataFrame({"age": [1.0], "sex": ["f"]})
+    bounds: dict[str, Any] = {"age": (0, 9), "sex": ["f", "m"]}
+    schema = Schema.propose(table, bounds, missing={"age": "keep"})
+    assert [column.missing for column in schema.columns] == ["keep", "drop"]
+    with pytest.raises(PlanError, match="no column 'size'"):
+        Schema.propose(table, bounds, missing={"size": "keep"})
+    with pytest.raises(PlanError) as caught:
+        Schema.propose(table)
+    asked = "give bounds={'age': (low, high), 'sex': a list of categories}"
+    assert asked in str(caught.value)

@@ -318,7 +318,7 @@ def test_the_same_content_under_another_name_needs_the_owners_word(ledger: Ledge
 
     use("adult", "a")
     use("adult", "b")
-    with pytest.raises(LedgerError, match="same content as 'adult'"):
+    with pytest.raises(LedgerError, match=r"same content as 'adult'.*--confirm-same-content"):
         use("adult again", "c")
     use("adult again", "c", confirmed=True)
     use("adult again", "d")

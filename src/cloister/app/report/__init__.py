@@ -7,15 +7,8 @@ count of records and no duration.
 from __future__ import annotations
 
 from cloister.app.report.page import render_report, write_report
-from cloister.app.text import (
-    as_table,
-    attacker_sentence,
-    between,
-    listed,
-    number,
-    plus_minus,
-    strength_sentence,
-)
+from cloister.app.text import as_table, attacker_sentence, listed, strength_sentence
+from cloister.core.numerals import between, number, plus_minus
 
 __all__ = [
     "as_table",

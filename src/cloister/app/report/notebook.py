@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from cloister.app.present import present
 from cloister.app.release import Release
 from cloister.app.report import plots
-from cloister.app.text import BRACKETS_NOTE, UNCLEAR_NOTE, as_table, cell_text, day, number
+from cloister.app.text import BRACKETS_NOTE, UNCLEAR_NOTE, as_table, cell_text
 from cloister.core.dates import as_days
 from cloister.core.display import DATE, Bars, Curve, Display, Estimate, Heatmap, Table
 from cloister.core.errors import PlanError
 from cloister.core.html import page
+from cloister.core.numerals import day, number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -31,7 +31,6 @@ from cloister.app.text import (
     cell_text,
     listed,
     noise_of,
-    number,
     privacy_statement,
     warnings_of,
     who_saw_what,
@@ -39,6 +38,7 @@ from cloister.app.text import (
 from cloister.core.display import Bars, Cell, Display, Estimate, Table
 from cloister.core.files import write_text
 from cloister.core.html import page, report_policy, static
+from cloister.core.numerals import number
 from cloister.data.schema import Schema
 from cloister.privacy.events import Event, GaussianEvent, SampledGaussianEvent, mechanism_counts
 from cloister.protocol.plan import Plan, noun_of

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.app.text import as_table, cell_text, day
+from cloister.app.text import as_table, cell_text
 from cloister.core.arrays import Floats
 from cloister.core.display import Bars, Curve, Graph, Heatmap, Scatter
 from cloister.core.errors import PlanError
 from cloister.core.html import clean
+from cloister.core.numerals import day
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

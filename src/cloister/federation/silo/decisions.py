@@ -13,9 +13,10 @@ from typing import Any
 from cloister.app.job import derive_plan
 from cloister.app.payment import left_for_one_more
 from cloister.app.question import facts_of
-from cloister.app.text import attacker_sentence, number
+from cloister.app.text import attacker_sentence
 from cloister.core.display import Table
 from cloister.core.errors import BudgetExceeded, CloisterError, PlanError
+from cloister.core.numerals import number
 from cloister.data.reading import ReadingReport
 from cloister.federation.service import render
 from cloister.federation.silo.sections import (

@@ -172,8 +172,7 @@ def _run(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
 
 def _interval(value: float | None, low: float | None, high: float | None) -> str:
     """Return a number with its interval, in the digits that the interval leaves."""
-    from cloister.app.text import between, number
-    from cloister.core.display import NOT_KNOWN
+    from cloister.core.numerals import NOT_KNOWN, between, number
 
     if value is None:
         return NOT_KNOWN

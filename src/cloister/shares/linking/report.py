@@ -20,13 +20,12 @@ from cloister.app.text import (
     NOT_HIDDEN,
     ONE_PROCESS,
     attacker_sentence,
-    estimate_text,
     listed,
-    number,
     strength_sentence,
 )
 from cloister.core.display import Estimate, PValue, Table
 from cloister.core.errors import PlanError
+from cloister.core.numerals import number
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.shares.linking.analyses import Answer
@@ -149,7 +148,7 @@ def _kinds(program: Linked) -> Iterator[str]:
 
 def _verdict(found: Found, program: Linked) -> Iterator[str]:
     """Yield a sentence on the size, and one on each answer."""
-    yield f"The join has {estimate_text(found.size)} {_JOINED[program.how]}."
+    yield f"The join has {found.size.text} {_JOINED[program.how]}."
     if program.noises() and not found.answers:
         yield f"All answers are withheld, since fewer than {program.least_matches} were counted."
     yield from map(_sentence, found.answers[:_MOST_SENTENCES])
@@ -195,7 +194,7 @@ def _is_upper(one: Estimate, place: str) -> bool:
 
 
 def _at(cell: Estimate, place: str) -> str:
-    return f"{place} with {estimate_text(cell.of_population)}"
+    return f"{place} with {cell.of_population.text}"
 
 
 def _sights(ran: Ran) -> Table:

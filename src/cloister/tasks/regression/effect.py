@@ -18,8 +18,9 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Length, Range, Whole, declared
-from cloister.core.display import NOT_KNOWN, Display, Estimate, Summary, Table, around
+from cloister.core.display import Display, Estimate, Summary, Table, around
 from cloister.core.errors import PlanError
+from cloister.core.numerals import NOT_KNOWN
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import summed
 from cloister.protocol.task import (

@@ -23,8 +23,9 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Whole, declared
-from cloister.core.display import NOT_KNOWN, Display, Estimate, Summary, Table
+from cloister.core.display import Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
+from cloister.core.numerals import NOT_KNOWN
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_part
 from cloister.protocol.rows import summed

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats, Results
-from cloister.core.display import NOT_KNOWN, Display, Estimate, Summary, Table
+from cloister.core.display import Display, Estimate, Summary, Table
+from cloister.core.numerals import NOT_KNOWN
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.interval_tables import bars_of, number_of
 from cloister.tasks.population import sampled

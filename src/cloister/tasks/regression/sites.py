@@ -36,7 +36,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from cloister.core.arrays import Floats, Results
-from cloister.core.display import NOT_KNOWN, Display, Estimate, Table, between
+from cloister.core.display import Display, Estimate, Table, between
+from cloister.core.numerals import NOT_KNOWN
 from cloister.protocol.task import INTERVAL_95, Block, Rows
 from cloister.tasks.interval_tables import bars_of, number_of
 from cloister.tasks.population import sampled

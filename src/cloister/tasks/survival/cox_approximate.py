@@ -28,16 +28,9 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Length, Positive, Range, Whole, declared
-from cloister.core.display import (
-    NOT_KNOWN,
-    Cell,
-    Display,
-    Estimate,
-    PValue,
-    Summary,
-    Table,
-)
+from cloister.core.display import Cell, Display, Estimate, PValue, Summary, Table
 from cloister.core.errors import PlanError
+from cloister.core.numerals import NOT_KNOWN
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import summed
 from cloister.protocol.task import (

@@ -19,17 +19,9 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Ascending, Length, Positive, Range, Whole, declared
-from cloister.core.display import (
-    NOT_KNOWN,
-    Curve,
-    Display,
-    Estimate,
-    PValue,
-    Summary,
-    Table,
-    around,
-)
+from cloister.core.display import Curve, Display, Estimate, PValue, Summary, Table, around
 from cloister.core.errors import PlanError
+from cloister.core.numerals import NOT_KNOWN
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     COUNT_BITS,

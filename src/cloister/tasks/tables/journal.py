@@ -14,17 +14,8 @@ import numpy as np
 
 from cloister.core.arrays import Floats, Results
 from cloister.core.dates import nearest_day
-from cloister.core.display import (
-    NOT_KNOWN,
-    YEARS,
-    Bars,
-    Cell,
-    Display,
-    Estimate,
-    Heatmap,
-    PValue,
-    Table,
-)
+from cloister.core.display import YEARS, Bars, Cell, Display, Estimate, Heatmap, PValue, Table
+from cloister.core.numerals import NOT_KNOWN
 from cloister.tasks.interval_tables import (
     CLIPPED,
     INTERVALS,

@@ -34,12 +34,9 @@ from cloister.app.text import (
     UNCLEAR_NOTE,
     as_table,
     attacker_sentence,
-    between,
     cell_text,
     legend_of,
     listed,
-    number,
-    plus_minus,
     privacy_statement,
     strength_sentence,
     who_saw_what,
@@ -59,6 +56,7 @@ from cloister.core.display import (
 from cloister.core.display import between as interval
 from cloister.core.errors import PlanError
 from cloister.core.html import clean
+from cloister.core.numerals import between, number, plus_minus
 from cloister.data import read_source
 from cloister.data.schema import Column, Schema, schema_of
 from cloister.privacy.budget import Budget

@@ -10,7 +10,6 @@ from urllib.parse import unquote
 
 import pytest
 
-from cloister.app.text import estimate_text
 from cloister.core.errors import PlanError
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
@@ -71,7 +70,7 @@ def test_the_report_has_the_verdict_the_numbers_and_the_cost(page: str, found: F
     text = text_of(page)
     for words in (
         "Linked persons of crm and cards",
-        f"The join has {estimate_text(found.size)} persons of all tables.",
+        f"The join has {found.size.text} persons of all tables.",
         "Means of z, group:",
         "If group, shop were independent, p is",
         "5 more answers follow.",
