@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -120,6 +121,17 @@ def test_one_bad_cell_changes_no_frame_no_code_and_no_decision(tmp_path: Path, n
         assert life(tmp_path / bad, [row, *ROWS[1:]], plan) == expected
     every = [row.replace("y", "J") for row in ROWS]  # even of half of the rows
     assert life(tmp_path / "half", every, plan) == expected
+
+
+def test_kept_missing_cells_are_lost_rows_unless_the_job_completes_them(tmp_path: Path) -> None:
+    kept = Column(name="age", type="number", min=0.0, max=100.0, missing="keep")
+    schema, given = replace(SCHEMA, columns=(kept, *SCHEMA.columns[1:])), cast("Any", None)
+    held = settings(tmp_path, [",5,y"] * 10 + ROWS[10:])
+    site = RealSite(held, schema, given, given)
+    assert site.loses_too_much(site.reading())
+    assert site.reading(["age", "dead"]).lost == 10
+    assert site.reading(["age", "dead"], ["age"]).lost == 0
+    assert site.reading(["days", "dead"]).lost == 0
 
 
 @pytest.mark.parametrize(

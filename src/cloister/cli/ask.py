@@ -127,7 +127,9 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
     for path in silos.values():
         accept = partial(_accept, path.name, ask_person=not args.yes)
         own, remedies, report = fitted(path, started[path], args.columns, accept=accept)
-        reports.append(report)
+        # Exactly which columns it completes is known in the run, which checks again.
+        completed = schema.names if hasattr(task, "incomplete") else ()
+        reports.append(report.for_task(completed))
         for hint in report.hints:
             out.warn_locally(f"{path.name}: {hint}")
         reading[path.name] = own
