@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloister.data import Records
     from cloister.data.units import Admits
 
-MODEL = "model.json"
+MODEL = "model.json"  # its name is part of what users and scripts rely on
 _PACKED = (".gz", ".bz2", ".zst")
 OnRows = Callable[[int], None]
 
@@ -184,6 +184,7 @@ def refuse_results(folder: Path) -> None:
 
     A job that stopped before its release was written may be run again with the same folder.
     """
+    # The model is written first, so a folder without one holds nothing that was paid for.
     if (model := folder / MODEL).exists():
         raise PlanError(
             f"file {os.fspath(model)!r} exists already and is not replaced; give another --out."

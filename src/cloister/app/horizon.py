@@ -384,6 +384,7 @@ class HorizonFolder:
         """
         plan = self.horizon.plan
         records = files.read(self.schema, plan.columns, counter=counter, admits=admits)
+        # A period cannot be repeated, so its owner hears of lost rows before the release.
         completed = completed_by(plan.task, plan.columns)
         for notice in loss_notices(
             records, plan.options or {}, plan.columns, max_loss, plan.task.name, completed

@@ -201,7 +201,7 @@ class Job:
     def _of_loss(
         self,
     ) -> tuple[Mapping[str, Any], tuple[str, ...], float | None, str, tuple[str, ...]]:
-        """What :func:`.loss.loss_notices` needs to know of the job."""
+        """The arguments of :func:`.loss.loss_notices` for the job."""
         # Few tasks complete cells, so most jobs need no plan here.
         completes = hasattr(self.task, "incomplete")
         completed = completed_by(self.plan.task, self.plan.columns) if completes else ()
