@@ -114,6 +114,11 @@ def cluster(*more: str) -> list[str]:
     return ["cluster", *FILES, *CLUSTER, *cap, "--out", "out", *more]
 
 
+def again(*more: str) -> list[str]:
+    """The same job with another folder, since a paid release is not replaced."""
+    return [*cluster(*more), "--out", "again"]
+
+
 def document(said: Said) -> dict[str, Any]:
     """Return the one JSON document on standard output."""
     text = said.readouterr().out
@@ -223,7 +228,7 @@ def test_no_record_is_in_anything_that_is_written_or_said(ward: Path, capsys: Sa
     planted = Path("north.csv").read_bytes()
     assert all(re.search(needle, planted) for needle in needles[:3])  # they would be found
     assert main(cluster()) == 0
-    assert main(cluster("--json")) == 5
+    assert main(again("--json")) == 5
     assert (
         main(
             [
@@ -276,16 +281,39 @@ def test_a_second_run_beyond_the_cap_is_refused_and_changes_nothing(
     paid: Path, capsys: Said
 ) -> None:
     before, model = Ledger("out/ledger.db").head(), Path("out/model.json").read_bytes()
-    assert main(cluster("--quiet")) == 5
+    assert main(again("--quiet")) == 5
     assert "above its lifetime cap of 2" in one_sentence(capsys)
     assert Ledger("out/ledger.db").head() == before
     assert Path("out/model.json").read_bytes() == model
 
 
+@pytest.mark.parametrize("command", ["cluster", "ask"])
+def test_a_paid_release_is_not_replaced_and_nothing_is_spent(
+    command: str, paid: Path, capsys: Said
+) -> None:
+    kept = {path: path.read_bytes() for path in Path("out").iterdir()}
+    other = ["ask", *FILES[:3], "--question", "auto", "--yes", "--out", "out"]
+    assert main(cluster("--cap-epsilon", "9") if command == "cluster" else other) == 3
+    assert "exists already and is not replaced; give another --out" in one_sentence(capsys)
+    assert {path: path.read_bytes() for path in Path("out").iterdir()} == kept
+
+
+def test_a_job_that_stopped_before_its_release_runs_again_in_the_same_folder(
+    ward: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise RemoteProtocolError("round 0 was answered twice.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cloister.app.job.Job.run", stop)
+        assert main(cluster("--quiet")) == 7
+    assert main(cluster("--quiet")) == 0
+
+
 def test_an_overspend_is_refused_before_the_noisy_count_is_bought(ward: Path, capsys: Said) -> None:
     assert main(cluster("--quiet", "--cap-epsilon", "2.5")) == 0
     before = Ledger("out/ledger.db").head()
-    bare = ["cluster", *FILES, "--k", "2", "--epsilon", "2", "--out", "out", "--quiet"]
+    bare = ["cluster", *FILES, "--k", "2", "--epsilon", "2", "--out", "again", "--quiet"]
     assert main(bare) == 5
     assert Ledger("out/ledger.db").head() == before
 
@@ -302,7 +330,7 @@ def test_one_ledger_serves_runs_in_several_folders(ward: Path, capsys: Said) -> 
     second = document(capsys)["charged"]
     assert first["spent_epsilon"] < second["spent_epsilon"] < 3
     assert second["study"] == "second"
-    assert main(cluster(*ledger, "--cap-epsilon", "4")) == 3
+    assert main(again(*ledger, "--cap-epsilon", "4")) == 3
     assert "cloister budget cap" in one_sentence(capsys)
 
 
@@ -735,6 +763,13 @@ def test_schema_is_drafted_from_a_header_and_a_codebook_never_from_values(
     one_sentence(capsys)
 
 
+def test_years_have_no_thousands_separator(ward: Path, capsys: Said) -> None:
+    dated = '[[columns]]\nname = "start"\ntype = "date"\nmin = 2018\nmax = 2021.5\n'
+    Path("dated.toml").write_text(SCHEMA + dated)
+    assert main(["schema", "validate", "dated.toml"]) == 0
+    assert re.search(r"start +date +2018 +2021\.5 ", capsys.readouterr().out)
+
+
 def test_budget_is_shown_exported_and_its_cap_changed(paid: Path, capsys: Said) -> None:
     assert main(["budget", "show", "out/ledger.db"]) == 0
     text = capsys.readouterr().out
@@ -745,9 +780,9 @@ def test_budget_is_shown_exported_and_its_cap_changed(paid: Path, capsys: Said) 
     assert main(["budget", "export", "out/ledger.db", "--out", "chain.json"]) == 0
     assert len(json.loads(Path("chain.json").read_text())["entries"]) > 3
     capsys.readouterr()
-    assert main(cluster("--quiet")) == 5
+    assert main(again("--quiet")) == 5
     assert main(["budget", "cap", "out/ledger.db", "ward", "--epsilon", "4"]) == 0
-    assert main(cluster("--quiet", "--cap-epsilon", "4")) == 0
+    assert main(again("--quiet", "--cap-epsilon", "4")) == 0
     assert main(["budget", "cap", "out/ledger.db", "absent", "--epsilon", "4"]) == 6
 
 

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from cloister.app.release import Release
-from cloister.cli import main
+from cloister.cli import _parser, main
+from cloister.cli.options import options_from
 from cloister.core.display import Estimate, Table
+from cloister.tasks import TASKS
 
 SCHEMA = """
 dataset = "patients"
@@ -168,6 +170,16 @@ def test_a_regression_compares_categories_with_a_reference(
     work = {name: cell for name, cell in told.items() if name.startswith("work=")}
     assert [name for name, cell in work.items() if cell == "reference"] == ["work=state"]
     assert all(isinstance(work[f"work={w}"], Estimate) for w in ("private", "none"))
+
+
+def test_a_command_of_a_task_takes_the_name_of_a_reference(capsys: Said) -> None:
+    words = "imputed-regression a.csv --schema s.toml --target age --epsilon 1 --out model"
+    given = [*words.split(), "--reference", "work=state", "--reference", "sex=f=1"]
+    parsed = _parser(given).parse_args(given)
+    chosen = options_from(parsed, TASKS["imputed-regression"])["reference"]
+    assert chosen == {"work": "state", "sex": "f=1"}
+    assert main([*words.split(), "--reference", "work"]) != 0
+    assert "must be COLUMN=CATEGORY, got 'work'" in capsys.readouterr().err
 
 
 def test_odds_ratios_are_against_the_reference(ward: Path, capsys: Said) -> None:

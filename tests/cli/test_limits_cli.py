@@ -93,7 +93,7 @@ def test_a_run_whose_budget_is_the_cap_is_accepted_with_its_noisy_count(
     assert main(cluster(algorithm, "--quiet")) == 0
     ledger = Ledger("out/ledger.db")
     assert 0.99 < ledger.spent("ward") <= 1
-    assert main(cluster(algorithm, "--quiet")) == 5
+    assert main([*cluster(algorithm, "--quiet"), "--out", "again"]) == 5
 
 
 def test_a_new_data_set_is_opened_with_limits_that_hold_its_first_job(
@@ -105,11 +105,13 @@ def test_a_new_data_set_is_opened_with_limits_that_hold_its_first_job(
     said = " ".join(capsys.readouterr().out.split())
     assert "and the limits pure share 1, failure share 0." in said
     assert str(Ledger("all.db").limits("ward").split) == "pure share 1, failure share 0"
-    assert main(cluster("sulloyd", *new[:-1], "2", "--quiet")) == 3  # the cap is in the ledger
-    gaussian = [*new[:3], "gaussian.db", *new[4:], "--quiet"]
+    # The cap is in the ledger.
+    assert main(cluster("sulloyd", *new[:-1], "2", "--quiet", "--out", "capped")) == 3
+    gaussian = [*new[:3], "gaussian.db", *new[4:], "--quiet", "--out", "other"]
     assert main(cluster("fastlloyd", *gaussian)) == 0
     assert str(Ledger("gaussian.db").limits("ward").split) == "pure share 0, failure share 0"
-    assert main(cluster("sulloyd", *gaussian)) == 5  # limits never change
+    # Limits never change.
+    assert main(cluster("sulloyd", *gaussian[:-1], "third")) == 5
 
 
 def test_plan_says_which_limits_a_plan_needs_and_the_cap_without_them(

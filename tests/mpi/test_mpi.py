@@ -143,7 +143,7 @@ def test_each_silo_charges_its_own_ledger_and_is_refused_when_it_is_spent(ward: 
         ledger = Ledger(ward / "out" / f"ledger.{silo}.db")
         assert 1.999 < ledger.spent("ward") <= 2
         assert [job.is_open for job in ledger.jobs()] == [False]
-    again = mpirun(ward, *command)
+    again = mpirun(ward, *command, "--out", "again")
     assert again.returncode == 5
     assert "lifetime cap" in again.stderr
 

@@ -122,6 +122,18 @@ def test_one_bad_cell_changes_no_frame_no_code_and_no_decision(tmp_path: Path, n
     assert life(tmp_path / "half", every, plan) == expected
 
 
+def test_kept_missing_cells_are_lost_rows_unless_the_job_completes_them(tmp_path: Path) -> None:
+    kept = Column(name="age", type="number", min=0.0, max=100.0, missing="keep")
+    schema = Schema(dataset="toy", unit="row", columns=(kept, *SCHEMA.columns[1:]))
+    given: Any = None
+    held = settings(tmp_path, [",5,y"] * 10 + ROWS[10:])
+    site = RealSite(held, schema, given, given)
+    assert site.loses_too_much(site.reading())
+    assert site.reading(["age", "dead"]).lost == 10
+    assert site.reading(["age", "dead"], ["age"]).lost == 0
+    assert site.reading(["days", "dead"]).lost == 0
+
+
 @pytest.mark.parametrize(
     ("bad", "accepted", "starts"),
     [(0, None, True), (3, None, True), (4, None, False), (4, 0.07, True), (60, 1.0, True)],

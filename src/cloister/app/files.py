@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cloister.data import Records
     from cloister.data.units import Admits
 
+MODEL = "model.json"  # its name is part of what users and scripts rely on
 _PACKED = (".gz", ".bz2", ".zst")
 OnRows = Callable[[int], None]
 
@@ -178,6 +179,18 @@ def prepare_folder(folder: Path) -> None:
         ) from None
 
 
+def refuse_results(folder: Path) -> None:
+    """Raise a PlanError if a folder holds a release, before another one is paid for.
+
+    A job that stopped before its release was written may be run again with the same folder.
+    """
+    # The model is written first, so a folder without one holds nothing that was paid for.
+    if (model := folder / MODEL).exists():
+        raise PlanError(
+            f"file {os.fspath(model)!r} exists already and is not replaced; give another --out."
+        )
+
+
 def write_release(release: Release, folder: Path, schema: Schema | None = None) -> dict[str, Path]:
     """Write the model and the tables of a release, and return the files by name.
 
@@ -185,7 +198,7 @@ def write_release(release: Release, folder: Path, schema: Schema | None = None) 
     come from the optional member ``tables_of(plan, results, schema)`` of a task. Each is a data
     frame or a :class:`~cloister.core.display.Table`; they require the schema.
     """
-    files = {"model": folder / "model.json"}
+    files = {"model": folder / MODEL}
     release.save(files["model"])
     files["sums"] = words_file(files["model"])
     *_, last = pipeline_steps(release.plan.task)

@@ -29,7 +29,7 @@ from cloister.app.release import Release, release_of
 from cloister.core.arrays import Floats, GridState, Integers
 from cloister.core.errors import CloisterError, DataError, LedgerError, PlanError, raise_if_any
 from cloister.core.files import read_json, sync_folder, write_text
-from cloister.data.loss import loss_notices
+from cloister.data.loss import completed_by, loss_notices
 from cloister.data.records import Records
 from cloister.data.schema import Schema
 from cloister.data.units import Admits
@@ -385,8 +385,10 @@ class HorizonFolder:
         """
         plan = self.horizon.plan
         records = files.read(self.schema, plan.columns, counter=counter, admits=admits)
+        # A period cannot be repeated, so its owner hears of lost rows before the release.
+        completed = completed_by(plan.task, plan.columns)
         for notice in loss_notices(
-            records, plan.options or {}, plan.columns, max_loss, plan.task.name
+            records, plan.options or {}, plan.columns, max_loss, plan.task.name, completed
         ):
             say(notice)
         return records

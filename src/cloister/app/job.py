@@ -20,7 +20,7 @@ from cloister.app.question import hash_of, question_of
 from cloister.app.release import Release
 from cloister.core.capability import CAPABILITIES
 from cloister.core.errors import PlanError, choosing
-from cloister.data.loss import loss_notices, watch_loss
+from cloister.data.loss import completed_by, loss_notices, watch_loss
 from cloister.data.schema import Schema
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, default_delta
@@ -195,7 +195,17 @@ class Job:
             If more rows are excluded than `max_loss` allows. The message quotes words of the
             files, since the caller has them.
         """
-        return loss_notices(records, self.options, self._names, self.max_loss, self.task.name)
+        return loss_notices(records, *self._of_loss)
+
+    @property
+    def _of_loss(
+        self,
+    ) -> tuple[Mapping[str, Any], tuple[str, ...], float | None, str, tuple[str, ...]]:
+        """The arguments of :func:`.loss.loss_notices` for the job."""
+        # Few tasks complete cells, so most jobs need no plan here.
+        completes = hasattr(self.task, "incomplete")
+        completed = completed_by(self.plan.task, self.plan.columns) if completes else ()
+        return self.options, self._names, self.max_loss, self.task.name, completed
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -233,7 +243,7 @@ class Job:
             For each source that has excluded rows, or many values outside their bounds.
         """
         # First, since a loss of rows is an error that must cost no budget.
-        watch_loss(records, self.options, self._names, self.max_loss, self.task.name)
+        watch_loss(records, *self._of_loss)
         noise = noise or DiscreteNoise()
         if self.nominal_n is None and self.budget is not None:
             return self._run_after_count(records, self.budget, account, on_round, noise)

@@ -18,7 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cloister.app.files import name_silos, prepare_folder, read_settings, schemas_of
+from cloister.app.files import (
+    name_silos,
+    prepare_folder,
+    read_settings,
+    refuse_results,
+    schemas_of,
+)
 from cloister.app.forecast import expected
 from cloister.app.job import columns_used
 from cloister.app.payment import LEDGER_VARIABLE
@@ -111,6 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
     """Propose a schema, show the price, and run the question after a confirmation."""
+    refuse_results(args.out)
     silos = name_silos(args.files)
     names = _common_columns(args, out)
     question = args.question or _asked(
@@ -127,7 +134,9 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
     for path in silos.values():
         accept = partial(_accept, path.name, ask_person=not args.yes)
         own, remedies, report = fitted(path, started[path], args.columns, accept=accept)
-        reports.append(report)
+        # Exactly which columns it completes is known in the run, which checks again.
+        completed = schema.names if hasattr(task, "incomplete") else ()
+        reports.append(report.for_task(completed))
         for hint in report.hints:
             out.warn_locally(f"{path.name}: {hint}")
         reading[path.name] = own

@@ -32,8 +32,8 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     # Before the file is read, which may take minutes.
     check_max_loss(args.max_loss)
     schemas = schemas_of(Schema.load(args.schema), [args.file], args.reading, others=True)
-    # All columns count, since the columns of a later job are not known here.
-    report = check_file(source_of(args.file, args.baskets), schemas[args.file])
+    # All columns count, since the columns of a later job are not known here, nor its task.
+    report = check_file(source_of(args.file, args.baskets), schemas[args.file]).for_task()
     out.pairs(*report.described())
     out.table(report.table())
     for names in report.merged_units:

@@ -11,7 +11,7 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cloister.app.files import name_silos, prepare_folder
+from cloister.app.files import name_silos, prepare_folder, refuse_results
 from cloister.app.in_process import CONTENT_KEY
 from cloister.app.job import Job
 from cloister.app.payment import Charge
@@ -82,6 +82,7 @@ def _contribute(
     # A rank whose file has too many unusable rows stops all ranks before a frame is sent.
     for notice in job.loss_notices(records):
         out.warn_locally(notice)
+    refuse_results(args.out)
     prepare_folder(args.out)
     comm.Barrier()  # no silo reserves budget for a job with an unreadable file
     charge = payment_of(args, out).open(job.schema, plan, silo=silo)

@@ -311,7 +311,9 @@ def _argument(option: Declaration) -> dict[str, Any]:
     if kind is bool:
         return common | {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is Mapping:
-        return common | {"action": "append", "type": _named, "metavar": "NAME=X,X,..."}
+        words = get_args(kind)[1] is Any
+        named = (_word, "COLUMN=CATEGORY") if words else (_named, "NAME=X,X,...")
+        return common | {"action": "append", "type": named[0], "metavar": named[1]}
     if get_origin(kind) is tuple:
         element = _plain(get_args(kind)[0])
         several = {"action": "append"} if get_origin(element) is tuple else {}
@@ -375,6 +377,14 @@ def _named(text: str) -> tuple[str, tuple[float, ...]]:
     if not equals:
         raise argparse.ArgumentTypeError(f"must be NAME=X,X,..., got {text!r}")
     return name, _numbers(rest)
+
+
+def _word(text: str) -> tuple[str, str]:
+    """Read a name and one word."""
+    name, _, word = text.partition("=")
+    if not (name and word):
+        raise argparse.ArgumentTypeError(f"must be COLUMN=CATEGORY, got {text!r}")
+    return name, word
 
 
 def _clusters(text: str) -> int | range:

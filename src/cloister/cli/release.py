@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from cloister.app.coefficients import coefficients_of
-from cloister.app.files import prepare_folder, write_release
+from cloister.app.files import prepare_folder, refuse_results, write_release
 from cloister.app.forecast import plan_warnings
 from cloister.app.payment import Charge
 from cloister.app.present import Presentation, present
@@ -32,6 +32,7 @@ def run_over_files(
     args: argparse.Namespace, task: type[Task], options: Mapping[str, Any], out: Output
 ) -> tuple[Release, Charge | None]:
     """Run a job over files: first all checks, then the records, then the ledger."""
+    refuse_results(args.out)  # a paid release is not replaced
     files, payment = files_of(args), payment_of(args, out)
     job = job_of(args, task, Schema.load(args.schema), files.paths, options)
     # Before the records are read: the user may stop a plan that cannot give a useful result.

@@ -161,8 +161,7 @@ def _validate(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         (
             column.name,
             column.type,
-            "" if column.categories else column.min,
-            "" if column.categories else column.max,
+            *_bounds(column),
             _listed(column.categories) or column.measure,
             str(column.missing),
             column.out_of_range,
@@ -179,6 +178,15 @@ def _validate(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         "digest": schema.digest(),
         "schema": schema.agreed(),
     }
+
+
+def _bounds(column: Column) -> tuple[float | str, float | str]:
+    """Return the bounds of a column for cells of a table; years have no thousands separator."""
+    if column.categories:
+        return "", ""
+    if column.type == "date":
+        return f"{column.min:.10g}", f"{column.max:.10g}"
+    return column.min, column.max
 
 
 def _listed(categories: Sequence[str]) -> str:

@@ -354,8 +354,10 @@ class FormState:
         """
         columns = self.columns
         schemas = schemas_of(self.schema, self.files, self.reading)
+        completed = columns or () if hasattr(self.job().task, "incomplete") else ()
         reports = [
-            check_file(source_of(file, self.baskets), schemas[file], columns) for file in self.files
+            check_file(source_of(file, self.baskets), schemas[file], columns).for_task(completed)
+            for file in self.files
         ]
         roles = roles_of(self._options(), columns)
         refuse_loss(reports, roles, self.max_loss)

@@ -67,6 +67,11 @@ def _names(value: Any, names: Sequence[str]) -> Iterator[str]:
             yield from _names(entry, names)
 
 
+def completed_by(task: Any, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the columns whose missing cells a task of a plan completes."""
+    return tuple(columns[j] for j in getattr(task, "incomplete", ()))
+
+
 def reports_of(silos: Mapping[str, Any]) -> list[ReadingReport]:
     """Return the reports of the records of silos, each source with a distinct name."""
     pairs = [(name, report) for name in silos for report in getattr(silos[name], "reports", ())]
@@ -82,7 +87,15 @@ def whole_of(reports: Sequence[ReadingReport]) -> ReadingReport:
     counted = (*rows, "items", "unknown_items")
     sums = {name: sum(getattr(report, name) for report in reports) for name in counted}
     beyond = sum(report.beyond_max_rows for report in reports)
-    return replace(reports[0], **sums, beyond_max_rows=beyond, merged_units=(), columns=())
+    lacking = tuple(pair for report in reports for pair in report.lacking)
+    return replace(
+        reports[0],
+        **sums,
+        beyond_max_rows=beyond,
+        merged_units=(),
+        columns=(),
+        lacking=lacking,
+    )
 
 
 def is_above(report: ReadingReport, max_loss: float | None = None) -> bool:
@@ -200,6 +213,7 @@ def loss_notices(
     columns: Sequence[str],
     max_loss: float | None = None,
     task: str = "",
+    completed: Collection[str] = (),
 ) -> list[str]:
     """Return a sentence for each source with excluded rows, unknown items or clipped values.
 
@@ -217,13 +231,15 @@ def loss_notices(
         As in `refuse_loss`.
     task : str
         Name of the task. Clipped values of one that searches for bounds are not reported.
+    completed : collection of str
+        Columns whose missing cells the task completes. Rows that lack another cell are excluded.
 
     Raises
     ------
     DataError
         If more is excluded than `max_loss` allows.
     """
-    reports = reports_of(silos)
+    reports = [report.for_task(completed) for report in reports_of(silos)]
     refuse_loss(reports, roles_of(options, columns), max_loss)
     notices = [notice for notice in map(loss_notice, reports) if notice]
     steps = [entry for step in options.get("steps", ()) for entry in step]
@@ -238,9 +254,10 @@ def watch_loss(
     columns: Sequence[str],
     max_loss: float | None = None,
     task: str = "",
+    completed: Collection[str] = (),
 ) -> None:
     """Warn the owner with each sentence of :func:`loss_notices`, which has the same parameters."""
-    for notice in loss_notices(silos, options, columns, max_loss, task):
+    for notice in loss_notices(silos, options, columns, max_loss, task, completed):
         warn_owner(notice)
 
 

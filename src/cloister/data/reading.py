@@ -10,8 +10,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -111,10 +111,20 @@ class ColumnReading:
             ("out of range", self.out_of_range * outside),
         ]
         cells = ", ".join(f"{count:,} {what}" for what, count in defects if count)
+        kept = "; only a task that completes missing cells uses their rows"
         return (
-            f"Column {self.name!r}: {cells}{rows}; leave the column out, or give it another rule "
-            "'missing' or 'out_of_range' in a schema."
+            f"Column {self.name!r}: {cells}{rows}{kept if self.keeps_missing else ''}; leave the "
+            "column out, or give it another rule 'missing' or 'out_of_range' in a schema."
         )
+
+    @property
+    def not_completed(self) -> ColumnReading:
+        """The counts for a task that does not complete the column's missing cells."""
+        if not self.keeps_missing or self.drops[0]:
+            return self
+        absent = self.missing + self.type_errors + self.unknown
+        lost = self.lost + absent * self.needed
+        return replace(self, lost=lost, drops=(True, self.drops[1]))
 
 
 def capital(text: str) -> str:
@@ -158,6 +168,21 @@ class ReadingReport:
     not_admitted: Annotated[int, "rows of units that arrived in earlier periods"] = field(
         default=0, kw_only=True
     )
+    # Numbers of used rows by their columns with kept missing cells.
+    lacking: tuple[tuple[tuple[str, ...], int], ...] = field(default=(), kw_only=True)
+
+    def for_task(self, completed: Collection[str] = ()) -> ReadingReport:
+        """Return the report for a task that completes missing cells of some columns only.
+
+        Rows that lack a cell of another column count as excluded, whatever its rule ``missing``.
+        """
+        known = frozenset(completed)
+        usable = tuple(pair for pair in self.lacking if known.issuperset(pair[0]))
+        lost = sum(n for _, n in self.lacking) - sum(n for _, n in usable)
+        columns = tuple(
+            column if column.name in known else column.not_completed for column in self.columns
+        )
+        return replace(self, used=self.used - lost, lacking=usable, columns=columns)
 
     @property
     def lost(self) -> int:
@@ -209,7 +234,7 @@ class ReadingReport:
         if not column.needed or column.drops[0] or share <= CLIPPED_SHARE:
             return ""
         what = (
-            "are kept; a task that completes them uses their rows, and any other leaves them out"
+            "are kept; the task completes them"
             if column.keeps_missing
             else "count as the value of its rule 'missing'; results include them"
         )
@@ -343,6 +368,7 @@ class Tally:
         self._label, self._schema, self._rules, self._on_rows = label, schema, rules, on_rows
         self._rows = self._used = self._bad_lines = self._items = self._unknown = 0
         self._float_unit, self._layout = False, layout
+        self._lacking: Counter[tuple[str, ...]] = Counter()
         self._footer: int | None = None  # the column of a last row that has no other cell
         self._missing, self._wrong, self._outside, self._above, self._lost = np.zeros(
             (5, d), dtype=np.int64
@@ -373,6 +399,7 @@ class Tally:
             self._on_rows(self._rows)
         rows, columns, marks = judged.marked
         if len(rows):
+            self._see_lacking(judged, keep)
             d = flags.shape[1]
             outside = marks & OUTSIDE != 0
             for counts, selected in (
@@ -395,6 +422,14 @@ class Tally:
                 self._respelled[column.name].update(_words_at(_column_at(raw.cells, j), at))
         self._count_values(judged, keep)
         self._see_footer(judged)
+
+    def _see_lacking(self, judged: Judged, keep: Flags) -> None:
+        """Count the used rows by their columns with missing cells that are kept."""
+        at = np.flatnonzero(self._rules.used & (self._rules.kept != 0))
+        lacks = (judged.flags[:, at] & ABSENT)[keep] != 0
+        patterns, counts = np.unique(lacks[lacks.any(axis=1)], axis=0, return_counts=True)
+        for pattern, count in zip(patterns, counts.tolist(), strict=True):
+            self._lacking[tuple(self._schema.names[j] for j in at[pattern])] += count
 
     def _see_footer(self, judged: Judged) -> None:
         """Note whether the last row with any cell has only one, as a line of totals has."""
@@ -445,6 +480,7 @@ class Tally:
             limit=f"max_rows = {self._schema.max_rows} of their {self._schema.unit!r}"
             if self._rules.max_rows
             else "",
+            lacking=tuple(self._lacking.items()),
             merged_units=limit.merged,
             columns=tuple(map(self._column, range(len(self._schema.columns)))),
         )

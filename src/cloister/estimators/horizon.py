@@ -21,7 +21,7 @@ from cloister.core.capability import CAPABILITIES
 from cloister.core.derived import displays_of
 from cloister.core.errors import AccuracyWarning, LedgerError, PlanError
 from cloister.data import as_silos, read_source
-from cloister.data.loss import check_max_loss, watch_loss
+from cloister.data.loss import check_max_loss, completed_by, watch_loss
 from cloister.data.records import Records
 from cloister.data.units import Admits
 from cloister.estimators.base import PrivateEstimator
@@ -202,7 +202,8 @@ class Horizon:
         if max_loss is None and self.model is not None:
             max_loss = self.model.max_loss
         sources, plan = self._by_silo(X), self._kept.horizon.plan
-        task = plan.options or {}, plan.columns, max_loss, plan.task.name
+        completed = completed_by(plan.task, plan.columns)
+        task = plan.options or {}, plan.columns, max_loss, plan.task.name, completed
 
         def read(admits: Mapping[str, Admits]) -> Mapping[str, Records]:
             how: Any = {"columns": plan.columns, "frac_bits": plan.grid.frac_bits}

@@ -359,7 +359,29 @@ def test_the_owner_hears_of_many_cells_that_are_filled_in() -> None:
     assert check_file(pd.DataFrame({"age": [None] * 8 + [1.0] * 92}), schema(AGE)).clips == ()
     kept = {**AGE, "missing": "keep"}
     (sentence,) = check_file(pd.DataFrame({"age": [None] * 8 + [1.0] * 92}), schema(kept)).clips
-    assert "are kept; a task that completes them uses their rows" in sentence
+    assert "are kept; the task completes them" in sentence
+
+
+def test_only_a_task_that_completes_cells_keeps_their_rows(tmp_path: Path) -> None:
+    kept = [{**AGE, "missing": "keep"}, {**AGE, "name": "lab", "missing": "keep"}, SEX]
+    two = Schema(dataset="x", unit="row", columns=kept)
+    rows = [",1,male\n"] * 8 + [",,male\n"] * 4 + ["1,,female\n"] * 2 + ["1,1,male\n"] * 86
+    (path := tmp_path / "ward.csv").write_text("".join(["age,lab,sex\n", *rows]))
+    report = check_file(path, two)
+    assert (report.used, report.lost) == (100, 0)
+    assert [report.for_task(names).lost for names in ([], ["age"], ["age", "lab"])] == [14, 6, 0]
+    refuse_loss([report.for_task(["age", "lab"])])
+    with pytest.raises(DataError, match=r"14 of 100 rows.*'age': 12 missing \(12 rows\); only a"):
+        refuse_loss([report.for_task()])
+    assert check_file(path, two, ["age", "sex"]).for_task().lost == 12
+    assert whole_of([report, report]).for_task(["age"]).lost == 12
+    records = {"ward": read_source(path, two)}
+    assert loss_notices(records, {}, two.names, completed=["age", "lab"]) != []
+    with pytest.raises(DataError, match=r"14 of 100 rows"):
+        loss_notices(records, {}, two.names)
+    numbers = Schema(dataset="x", unit="row", columns=kept[:2])
+    with pytest.raises(DataError, match=r"14 of 100 rows"):
+        DPKMeans(1, epsilon=1.0, bounds=numbers, nominal_n=100).fit(path)
 
 
 def test_a_doubt_names_its_file_and_column(tmp_path: Path) -> None:

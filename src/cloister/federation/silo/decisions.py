@@ -17,6 +17,7 @@ from cloister.app.text import attacker_sentence
 from cloister.core.display import Table
 from cloister.core.errors import BudgetExceeded, CloisterError, PlanError
 from cloister.core.numerals import number
+from cloister.data.loss import completed_by
 from cloister.data.reading import ReadingReport
 from cloister.federation.service import render
 from cloister.federation.silo.sections import (
@@ -238,7 +239,8 @@ def rows_of(job: Job, site: Site) -> ReadingReport:
     """
     if "digest" in json.loads(job.plan):
         raise PlanError(f"job {job.id} was declined when it came; its columns are not stored.")
-    return site.reading(plan_of(site, job).columns)
+    plan = plan_of(site, job)
+    return site.reading(plan.columns, completed_by(plan.task, plan.columns))
 
 
 def decide(site: Site, start: str, step: Step[SiloState], reason: str = "") -> str:

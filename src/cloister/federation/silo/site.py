@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -146,9 +146,12 @@ class Site:
         address = self.settings.data.workers
         return None if address is None else DaskWorkers(address)
 
-    def reading(self, columns: Sequence[str] | None = None) -> ReadingReport:
+    def reading(
+        self, columns: Sequence[str] | None = None, completed: Collection[str] = ()
+    ) -> ReadingReport:
         """Return exact counts of the rows that jobs over some columns use; by default over all.
 
+        Rows with a missing cell of a column outside `completed` count as excluded.
         They depend on records, so only the start and the owner may use them, never a job.
 
         Raises
@@ -158,10 +161,11 @@ class Site:
         """
         data, workers = self.settings.data, self._workers
         if not workers:
-            return check_file(data.source(), self.schema, columns)
+            return check_file(data.source(), self.schema, columns).for_task(completed)
         assert data.file is not None
         parts = partitions_of(data.file)
-        return whole_of(read_partitions(parts, self.schema, workers, columns=columns).reports)
+        reports = read_partitions(parts, self.schema, workers, columns=columns).reports
+        return whole_of(reports).for_task(completed)
 
     def loses_too_much(self, report: ReadingReport) -> bool:
         """Return True if more rows are excluded than the owner accepts."""

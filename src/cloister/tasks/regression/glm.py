@@ -39,7 +39,7 @@ from cloister.tasks.regression.formula import Term as FormulaTerm
 from cloister.tasks.regression.rounds import ROUNDS, SHARES, Known, Model
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.contrasts import (
-    Reference,
+    ReferenceOfFrequent,
     check_references,
     chosen_references,
 )
@@ -129,7 +129,7 @@ class GeneralizedLinear(Gaussian):
             "population intervals from products of gradients; by default for counts, gamma "
             "targets and units of several rows",
         ] = None
-        reference: Reference = None
+        reference: ReferenceOfFrequent = None
         rows_of_unit: Annotated[Whole, "usual number of rows of a unit, if it has several"] = 1
         n_units: Annotated[Whole | None, "public number of units; nominal_n by default"] = None
         by_silo: Annotated[

@@ -48,7 +48,7 @@ from cloister.tasks.regression.glm import GeneralizedLinear, Name
 from cloister.tasks.regression.newton import ball_block
 from cloister.tasks.regression.rounds import LAST, NULL, ROUNDS, Known
 from cloister.tasks.state import part_of, prefixed
-from cloister.tasks.supervised.contrasts import Reference
+from cloister.tasks.supervised.contrasts import ReferenceOfFrequent
 from cloister.tasks.supervised.target import Features
 
 VERSIONS = 20
@@ -253,7 +253,7 @@ class ImputedRegression(Gaussian):
         sandwich: Annotated[
             bool | None, "population intervals from products of gradients, as for glm"
         ] = None
-        reference: Reference = None
+        reference: ReferenceOfFrequent = None
         n_units: Annotated[Whole | None, "public number of records; nominal_n by default"] = None
 
     n_features: Features

@@ -26,6 +26,11 @@ Reference = Annotated[
     Mapping[str, Any] | None,
     "category to which others of a column are compared; the first if None",
 ]
+ReferenceOfFrequent = Annotated[
+    Mapping[str, Any] | None,
+    "category to which others of a column are compared. If None, it is the most frequent one by "
+    "noisy counts, or the first with a formula; it is the first if only other columns have one",
+]
 _SHOWN = 20
 _LARGEST_EXPONENT = 700.0  # a float overflows just above exp(709)
 
