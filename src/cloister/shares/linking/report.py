@@ -158,7 +158,7 @@ def _verdict(found: Found, program: Linked) -> Iterator[str]:
 
 def text_of(found: Found) -> str:
     """Return a line for the size, for each answer and for each remark, without a table."""
-    size = f"Linked persons: {estimate_text(found.size)}."
+    size = f"Linked persons: {found.size}."
     return "\n".join((size, *map(_sentence, found.answers), *found.remarks()))
 
 
