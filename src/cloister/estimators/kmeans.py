@@ -65,7 +65,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
         Ends of the 95 % confidence interval (privacy noise only). With a verdict it is around the
         centre, for the centre that k-means on all records finds from these. With other methods it
         is for the mean of the last round alone, before shrinkage and projection into the box, so a
-        centre may be outside, and it is the whole box if the cluster size is within its noise. NaN
+        centre may be outside. It is the whole box if the cluster size is within its noise. NaN
         for clusters that are not determined.
     centers_half_width_ : ndarray of shape (n_clusters, n_features), data units
         Half the distance of these ends.
