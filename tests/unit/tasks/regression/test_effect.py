@@ -15,8 +15,8 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from cloister.app.in_process import run_plan
 from cloister.app.job import make_plan
 from cloister.core.arrays import Floats, Results
-from cloister.core.numerals import NOT_KNOWN
 from cloister.core.errors import PlanError
+from cloister.core.numerals import NOT_KNOWN
 from cloister.data.schema import Column, Schema
 from cloister.estimators.treatment import DPTreatmentEffect
 from cloister.privacy.budget import Budget

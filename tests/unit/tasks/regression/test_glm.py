@@ -14,8 +14,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from cloister.app.in_process import run_plan
 from cloister.app.job import make_plan
 from cloister.core.arrays import Records, Results
-from cloister.core.numerals import NOT_KNOWN
 from cloister.core.errors import PlanError
+from cloister.core.numerals import NOT_KNOWN
 from cloister.data.schema import Column, Schema
 from cloister.estimators.linear_model import DPGeneralizedLinearRegressor
 from cloister.privacy.budget import Budget
