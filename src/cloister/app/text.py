@@ -51,6 +51,7 @@ _HARDLY_ANY = 0.995  # least odds of an attacker at which the text calls a guara
 
 def listed(names: Sequence[str]) -> str:
     """Join names; of more than 30 names, the first 30 and the number of the others."""
+    # A sentence with thousands of names would hide what it says.
     rest = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {rest:,} more" if rest > 0 else "")
 
@@ -219,6 +220,7 @@ def cell_text(cell: Cell) -> str:
     match cell:
         case str():
             return cell
+        # Before numbers, since a p-value is one.
         case PValue():
             return cell.text
         case Estimate():
@@ -231,6 +233,7 @@ def cell_text(cell: Cell) -> str:
 
 def legend_of(tables: Iterable[Table]) -> str:
     """Return the meaning of the brackets and question marks of tables; "" without any."""
+    # From the texts, because not every estimate is written with brackets or a mark.
     texts = [cell_text(cell) for table in tables for row in table.rows for cell in row]
     notes = []
     if any(" ± " in text or text.endswith("]") for text in texts):
@@ -335,4 +338,5 @@ def _blank(display: Heatmap | Bars | Curve, cell: Estimate) -> Cell:
 
 def _unmarked(cell: Cell) -> str:
     """Return the text of a cell without a question mark, since a picture shows where 0 is."""
+    # Not `repr`, since a table has a column of its own for the population.
     return cell.text if isinstance(cell, Estimate) else cell_text(cell)
