@@ -45,7 +45,8 @@ def expected(plan: Plan) -> tuple[Table, ...]:
 
     The optional member `columnwise` of a task maps a forecast with one value per column to the
     title of its table. The optional member `forecast_ranges` maps a forecast of an order of
-    magnitude to its least and largest multiple, and to the reason for the difference.
+    magnitude to its least and largest multiple, and to the reason for the difference. The optional
+    member `forecast_note` says what the margins are of.
     """
     columnwise = getattr(plan.task, "columnwise", {})
     ranges = _ranges(plan)
@@ -67,7 +68,9 @@ def expected(plan: Plan) -> tuple[Table, ...]:
             texts = dict.fromkeys(_margin(label, float(v)) for v in values.ravel())
             others.append((label, ", ".join(texts)))
     if others:
-        tables.append(Table("Expected error (95 % of the noise)", ("of", "error"), tuple(others)))
+        note = getattr(plan.task, "forecast_note", "")
+        title = "Expected error (95 % of the noise)"
+        tables.append(Table(title, ("of", "error"), tuple(others), note))
     return tuple(tables)
 
 

@@ -83,7 +83,8 @@ def _planned_curve(release: Release, group: int, at: int) -> float | None:
     if not alive * at_risk > 0:
         return None
     share = at_risk / alive / release.plan.nominal_n
-    planned = release.planned("survival_of_a_group_with_10%_not_censored_half_width") * 0.1 / share
+    name = "survival_of_a_group_with_10%_of_all_records_not_censored_half_width"
+    planned = release.planned(name) * 0.1 / share
     return planned if isfinite(planned) else None
 
 
