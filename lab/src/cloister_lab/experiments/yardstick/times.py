@@ -182,7 +182,9 @@ def _planned_coefficients(release: Release) -> Iterator[float]:
     end = "if_80%_stay_without_the_event_half_width"
     more = hypot(1.0, float((1 / at_risk).sum())) / hypot(1.0, log(0.8))
     half = dict(zip(plan.columns, plan.grid.half_range, strict=True))
-    places = defaultdict(count)  # in the forecast, by number of categories
+    places: dict[int, Iterator[int]] = defaultdict(
+        count
+    )  # in the forecast, by number of categories
     levels = [n for n in task.levels for _ in range(max(n - 1, 1))]
     for name, n in zip(task.names, levels, strict=True):
         column = name.partition("=")[0]
