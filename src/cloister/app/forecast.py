@@ -52,7 +52,7 @@ def expected(plan: Plan) -> tuple[Table, ...]:
     The optional member `columnwise` of a task maps a forecast with one value per column to the
     title of its table. The optional member `forecast_ranges` maps a forecast of an order of
     magnitude to its least and largest multiple, and to the reason for the difference. The optional
-    member `forecast_note` says what the margins are of.
+    member `forecast_note` explains the margins.
     """
     columnwise = getattr(plan.task, "columnwise", {})
     ranges = _ranges(plan)
@@ -142,6 +142,7 @@ def wanted_budget(
     if ranges:  # which have a value for each column
         ranges |= dict.fromkeys(_names_of(largest), next(iter(ranges.values())))
     named = _names_of(largest)
+    # In words, as a plan prints them.
     offered = ", ".join(name if name in named else name.replace("_", " ") for name in known)
     if loose := sorted(want.keys() & ranges.keys() - known.keys()):
         raise PlanError(
@@ -261,6 +262,7 @@ def site_warnings(plan: Plan) -> tuple[str, ...]:
     *_, last = pipeline_steps(plan.task)
     seen = getattr(last, "sites", ()) or getattr(last, "silos", ())
     confounded = getattr(last, "has_effects", False) and len(plan.silos) > 1 and not seen
+    # A remedy that the task would refuse is none.
     has_room = len(plan.silos) <= getattr(last, "most_sites", math.inf)
     said = getattr(last, "without_site", WITHOUT_SITE) if has_room else NO_ROOM
     return (said,) if confounded else ()

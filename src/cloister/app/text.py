@@ -289,7 +289,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def legend_of(tables: Iterable[Table]) -> str:
-    """Return the meaning of brackets and question marks, and reasons of what is not known."""
+    """Return the meaning of brackets and question marks, and reasons for unknown numbers."""
     tables = list(tables)
     texts = [cell_text(cell) for table in tables for row in table.rows for cell in row]
     notes = []

@@ -243,8 +243,8 @@ class Survival(Gaussian):
         """Return the 95 % half-width of a number of records, and of curves at half the horizon.
 
         The first curve is that of a group of half the average size, with half of its records
-        censored before: an upper value for most tables, since most widths are below it. The others
-        are for groups that have 50 %, 10 % and 2 % of all records without those censored before. A
+        censored before. Most widths of most tables are below this upper value. The other curves are
+        for groups that have 50 %, 10 % and 2 % of all records without those censored before. A
         width hardly depends on the curve itself. It is infinite if a curve would have ended, and
         one half for the first curve.
         """
