@@ -31,6 +31,12 @@ WITHOUT_SITE = (
     "strata of cox, can have the term site."
 )
 """The warning of a model of an outcome over several silos, if its task declares no other."""
+NO_ROOM = (
+    "the model has no term for the silo. If silos differ both in a column and in the outcome, the "
+    "coefficient of this column includes the difference between silos; with fewer covariates, the "
+    "strata of cox could be site."
+)
+"""The warning if the silos are more than `most_sites`, an optional member of a task."""
 
 
 def forecast_of(plan: Plan) -> Results:
@@ -45,7 +51,8 @@ def expected(plan: Plan) -> tuple[Table, ...]:
 
     The optional member `columnwise` of a task maps a forecast with one value per column to the
     title of its table. The optional member `forecast_ranges` maps a forecast of an order of
-    magnitude to its least and largest multiple, and to the reason for the difference.
+    magnitude to its least and largest multiple, and to the reason for the difference. The optional
+    member `forecast_note` explains the margins.
     """
     columnwise = getattr(plan.task, "columnwise", {})
     ranges = _ranges(plan)
@@ -67,7 +74,9 @@ def expected(plan: Plan) -> tuple[Table, ...]:
             texts = dict.fromkeys(_margin(label, float(v)) for v in values.ravel())
             others.append((label, ", ".join(texts)))
     if others:
-        tables.append(Table("Expected error (95 % of the noise)", ("of", "error"), tuple(others)))
+        note = getattr(plan.task, "forecast_note", "")
+        title = "Expected error (95 % of the noise)"
+        tables.append(Table(title, ("of", "error"), tuple(others), note))
     return tuple(tables)
 
 
@@ -133,14 +142,17 @@ def wanted_budget(
     ranges = {_short(name): reason for name, (_, _, reason) in _ranges(largest).items()}
     if ranges:  # which have a value for each column
         ranges |= dict.fromkeys(_names_of(largest), next(iter(ranges.values())))
+    named = _names_of(largest)
+    # In words, as a plan prints them.
+    offered = ", ".join(name if name in named else name.replace("_", " ") for name in known)
     if loose := sorted(want.keys() & ranges.keys() - known.keys()):
         raise PlanError(
             f"want cannot name {loose[0]!r}, whose error depends on {ranges[loose[0]]}, which no "
-            f"plan knows; it can name {', '.join(known)}."
+            f"plan knows; it can name {offered}."
         )
     if not want or (unknown := want.keys() - known.keys()):
         given = ", ".join(sorted(unknown)) if want else "nothing"
-        offered = ", ".join(known) or "none, as this task has no forecast"
+        offered = offered or "none, as this task has no forecast"
         raise PlanError(f"want must name forecasts of the task ({offered}), got {given}.")
     if wrong := [name for name, width in want.items() if not 0 < width < math.inf]:
         raise PlanError(f"want must be a positive margin of error, got {want[wrong[0]]:g}.")
@@ -251,7 +263,10 @@ def site_warnings(plan: Plan) -> tuple[str, ...]:
     *_, last = pipeline_steps(plan.task)
     seen = getattr(last, "sites", ()) or getattr(last, "silos", ())
     confounded = getattr(last, "has_effects", False) and len(plan.silos) > 1 and not seen
-    return (getattr(last, "without_site", WITHOUT_SITE),) if confounded else ()
+    # A remedy that the task would refuse is none.
+    has_room = len(plan.silos) <= getattr(last, "most_sites", math.inf)
+    said = getattr(last, "without_site", WITHOUT_SITE) if has_room else NO_ROOM
+    return (said,) if confounded else ()
 
 
 def privacy_warnings(plan: Plan) -> tuple[str, ...]:

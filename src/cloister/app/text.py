@@ -232,7 +232,8 @@ def cell_text(cell: Cell) -> str:
 
 
 def legend_of(tables: Iterable[Table]) -> str:
-    """Return the meaning of the brackets and question marks of tables; "" without any."""
+    """Return the meaning of brackets and question marks, and reasons for unknown numbers."""
+    tables = list(tables)
     # From the texts, because not every estimate is written with brackets or a mark.
     texts = [cell_text(cell) for table in tables for row in table.rows for cell in row]
     notes = []
@@ -240,6 +241,11 @@ def legend_of(tables: Iterable[Table]) -> str:
         notes.append(BRACKETS_NOTE)
     if any(text.endswith(UNCLEAR) for text in texts):
         notes.append(UNCLEAR_NOTE)
+    # A note that says why ends with the reason.
+    for table in tables:
+        reason = table.note.partition(f"{NOT_KNOWN}: ")[2]
+        if reason and any(NOT_KNOWN in map(cell_text, row) for row in table.rows):
+            notes.append(f"{table.title}, {NOT_KNOWN}: {reason}")
     return " ".join(notes)
 
 

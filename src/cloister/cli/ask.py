@@ -162,6 +162,8 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
     out.paragraph(f"\nIt costs {plan.budget}. {attacker_sentence(plan.events(), plan.unit)}")
     for table in expected(plan) if args.nominal_n else ():
         out.table(table)
+        if table.note:
+            out.paragraph(table.note)
     if not args.yes and not (ask("Run it? [y/N] ") or _nobody("--yes")).lower().startswith("y"):
         out.say("Nothing was spent.")
         return {"ran": False}

@@ -115,6 +115,8 @@ def _show(plan: Plan, out: Output) -> None:
     tables = expected(plan)
     for table in tables:
         out.table(table)
+        if table.note:
+            out.paragraph(table.note)
     if not tables:
         out.say("Expected error: not known before the run.")
 

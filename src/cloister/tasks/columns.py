@@ -36,6 +36,11 @@ def grid_of(columns: Sequence[PublicColumn], frac_bits: int) -> Grid:
 def position(columns: Sequence[PublicColumn], name: str | None, role: str = "target") -> int:
     """Return the index of a column, or raise PlanError; `role` is the name of the option."""
     names = [column.name for column in columns]
+    if name == SITE and name not in names:
+        raise PlanError(
+            f"{role} cannot name {SITE!r}, the silo of a record; declare a column of categories in "
+            "the schema, and give each file this column with the name of its silo in every row."
+        )
     if name not in names:
         few = names  # a schema may have thousands of columns, so only similar names are listed
         if len(names) > _FEW:

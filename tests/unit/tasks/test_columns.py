@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.app.job import make_plan
 from cloister.core.errors import PlanError
+from cloister.data.schema import schema_of
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.task import PublicColumn
+from cloister.privacy.budget import Budget
+from cloister.protocol.task import PublicColumn, Task
 from cloister.tasks.columns import (
     Encoding,
     bins_of,
@@ -19,6 +24,10 @@ from cloister.tasks.columns import (
     in_batches,
     position,
 )
+from cloister.tasks.regression.effect import TreatmentEffect
+from cloister.tasks.survival.survival import Survival
+from cloister.tasks.tables.table1 import Table1
+from cloister.tasks.tables.tabulate import Tabulate
 
 COLUMNS = (
     PublicColumn("age", 0.0, 120.0),
@@ -131,3 +140,25 @@ def test_a_function_sees_tables_of_one_length_only(rows: int) -> None:
 
     assert (in_batches(answer, records) == records.sum(axis=1)).all()
     assert lengths == {1024}
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        (Table1, {"by": "site"}),
+        (Survival, {"time": "months", "event": "smokes", "by": "site"}),
+        (Tabulate, {"means": ("weight",), "by": ("site",)}),
+        (TreatmentEffect, {"treatment": "smokes", "outcome": "weight", "covariates": ("site",)}),
+    ],
+)
+def test_a_task_that_cannot_use_the_silo_names_the_remedy(
+    task: type[Task], options: dict[str, Any]
+) -> None:
+    columns = (
+        PublicColumn("months", 0.0, 60.0, step=1.0),
+        PublicColumn("weight", 0.0, 100.0),
+        PublicColumn("smokes", 0.0, 1.0, ("0", "1")),
+    )
+    about = {"budget": Budget(2.0, 1e-6), "nominal_n": 50_000}
+    with pytest.raises(PlanError, match=r"cannot name 'site', .* give each file this column"):
+        make_plan(task, schema_of(columns), ("a", "b"), **about, **options)

@@ -83,6 +83,7 @@ _BALANCE = (
     "[ , ] are 95 % confidence intervals (privacy noise only). Balanced: the whole interval is "
     f"within {_BALANCED}."
 )
+_SMALL = "the spread of the column, or an arm, is too small for the noise"
 _HIDDEN = (
     "Noise hides a coefficient of a model that it needs: give more records, or join categories."
 )
@@ -506,6 +507,8 @@ class TreatmentEffect(Gaussian):
             (name, *map(_or_text, pair), "balanced" if _farthest(pair[1]) < _BALANCED else "")
             for name, pair in zip(self.names, pairs, strict=True)
         )
+        unknown = any(NOT_KNOWN in row for row in rows)
+        note = f"{_BALANCE} {NOT_KNOWN}: {_SMALL}." if unknown else _BALANCE
         picture = bars_of(
             "Balance of covariates",
             [f"{name}, {when}" for name in self.names for when in ("before", "after")],
@@ -521,7 +524,7 @@ class TreatmentEffect(Gaussian):
         return (
             Table(f"Effect of {of}", ("", "effect"), effects, WITH_POPULATION),
             Table("Arms", ("", "records"), tuple(zip(self.arms, sizes, strict=True)), MARGINS),
-            Table("Balance", ("", "before", "after weighting", ""), rows, _BALANCE),
+            Table("Balance", ("", "before", "after weighting", ""), rows, note),
             replace(picture, points=True, marks=(-_BALANCED, _BALANCED)),
         )
 

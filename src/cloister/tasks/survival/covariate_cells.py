@@ -20,7 +20,9 @@ from cloister.tasks.columns import codes, scaled
 SPLIT_BITS = 6
 """Bits of a share; a record is split between two knots in parts of ``2**-SPLIT_BITS``."""
 MOST_CELLS = 18
-_ALONE, _MOST_KNOTS, _LEAST_KNOTS = 17, 6, 4
+LEAST_KNOTS = 4
+"""Of a number, if there are other covariates or strata."""
+_ALONE, _MOST_KNOTS = 17, 6
 _WHOLE = 1 << SPLIT_BITS
 
 
@@ -51,7 +53,7 @@ class CovariateCells:
         others = self.strata * prod(n for n in self.levels if n)
         if len(self.numbers) == others == 1:
             return _ALONE
-        sizes = range(_MOST_KNOTS, _LEAST_KNOTS - 1, -1)
+        sizes = range(_MOST_KNOTS, LEAST_KNOTS - 1, -1)
         return next((k for k in sizes if k ** len(self.numbers) * others <= MOST_CELLS), 0)
 
     @property

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, floor, hypot, log, log10, sqrt
+from itertools import product
+from math import ceil, floor, hypot, log, log10, prod, sqrt
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import numpy as np
@@ -44,7 +45,12 @@ from cloister.tasks.options import Dates, build_task, noise_multiplier_for, requ
 from cloister.tasks.population import sampled
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.survival import running
-from cloister.tasks.survival.covariate_cells import MOST_CELLS, SPLIT_BITS, CovariateCells
+from cloister.tasks.survival.covariate_cells import (
+    LEAST_KNOTS,
+    MOST_CELLS,
+    SPLIT_BITS,
+    CovariateCells,
+)
 from cloister.tasks.survival.efron import Fit
 from cloister.tasks.survival.times import Horizon, coefficients_of, followed
 from cloister.tasks.survival.usable_cells import FEW, NOISY, REASONS, UsableCells
@@ -114,6 +120,10 @@ class Cox(Gaussian):
     title: ClassVar[str] = "Hazard ratios"
     has_effects: ClassVar[bool] = True
     usage: ClassVar[str] = "--time months --event died --covariates treated"
+    forecast_note: ClassVar[str] = (
+        "A column of more categories has wider margins. The share is that of a category in the "
+        "events of this category and the first. The margin of a number is for half its range."
+    )
     rounds: ClassVar[int] = 1
 
     example: ClassVar[Example] = Example(
@@ -179,9 +189,10 @@ class Cox(Gaussian):
             )
         if not self._cells.fits:
             raise PlanError(
-                f"covariates and strata must have at most {MOST_CELLS} combinations, with 4 or "
-                f"more for a number, got {self.levels} and {self.n_strata} strata; join rare "
-                "categories, cut numbers into categories at public points, or make several plans."
+                f"covariates and strata must have at most {MOST_CELLS} combinations, with "
+                f"{LEAST_KNOTS} or more for a number, got {self._product()}; name fewer covariates "
+                "or no strata, join rare categories, cut numbers into categories at public points, "
+                "or use cox-approximate."
             )
         if self.sites and (self.strata is not None or len(self.sites) != self.n_strata):
             raise PlanError(
@@ -284,6 +295,19 @@ class Cox(Gaussian):
             raise PlanError(f"silo must be one of {', '.join(self.sites)}, got {silo!r}.")
         return replace(self, here=silo)
 
+    def _product(self) -> str:
+        """Return the number of combinations with its factors, as text."""
+        total = self.n_strata * prod(n or LEAST_KNOTS for n in self.levels)
+        factors = " x ".join(str(n) if n else f"{LEAST_KNOTS} of a number" for n in self.levels)
+        strata = f" in {self.n_strata} strata" if self.n_strata > 1 else ""
+        return f"{total} ({factors}{strata})"
+
+    @property
+    def most_sites(self) -> int:
+        """The largest number of silos that could be strata of these covariates."""
+        sizes = range(MOST_CELLS, 0, -1)
+        return next((k for k in sizes if CovariateCells(self.levels, k).fits), 0)
+
     @cached_property
     def _cells(self) -> CovariateCells:
         return CovariateCells(self.levels, self.n_strata, self.frac_bits)
@@ -340,8 +364,8 @@ class Cox(Gaussian):
             cells, shares, products = self._cells.shares(part[:, list(self.covariates)], by)
             for cell, share in zip(cells, shares, strict=True):
                 counts += self._horizon.exits(cell, len(counts), times, event, share)
-            for j, product in enumerate(products):
-                split[j] += self._horizon.exits(0 * by, 1, times, event, product)[0, 0].sum()
+            for j, of_pair in enumerate(products):
+                split[j] += self._horizon.exits(0 * by, 1, times, event, of_pair)[0, 0].sum()
         split *= _WORD << self._unit - 2 * SPLIT_BITS
         return np.concatenate([running.encoded(counts).ravel(), split])
 
@@ -384,8 +408,9 @@ class Cox(Gaussian):
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return expected 95 % half-widths of coefficients, by their main causes.
 
-        A share compares the events of a category with those of this and the first category. All
-        categories are assumed to have equally many. Coefficients of numbers are for half a range.
+        Each number of categories of a column has its own half-width. A share compares the events of
+        a category with those of this and the first category. All categories are assumed to have
+        equally many. Coefficients of numbers are for half a range.
 
         Notes
         -----
@@ -394,13 +419,13 @@ class Cox(Gaussian):
         noise = noise_std / (1 << self._unit) * self._length
         half_widths = _Z * noise * np.sqrt(2 * self._squares()) / self.nominal_events
         levels, found = np.array(self._levels_of), {}
+        sizes = sorted(set(self.levels) - {0})
         for without in _WITHOUT:
             wide = half_widths * hypot(1.0, log(without))
             end = f"if_{without:.0%}_stay_without_the_event_half_width"
-            for share in _SHARES if levels.any() else ():
-                name = f"log_hazard_ratio_of_a_category_with_{share:.0%}_of_the_events_{end}"
-                of_two = 2 / levels[levels > 0]
-                found[name] = wide[levels > 0] / (of_two * share * (1 - share))
+            for n, share in product(sizes, _SHARES):
+                name = f"log_hazard_ratio_of_one_of_{n}_categories_with_{share:.0%}_of_the_events"
+                found[f"{name}_{end}"] = wide[levels == n] / (2 / n * share * (1 - share))
             for deviation in _DEVIATIONS if not levels.all() else ():
                 name = (
                     f"log_hazard_ratio_of_a_number_with_a_deviation_of_{deviation:.0%}_of_its_range"

@@ -142,6 +142,11 @@ class CoxApproximate(Gaussian):
     name: ClassVar[str] = "cox-approximate"
     title: ClassVar[str] = "Approximate hazard ratios"
     has_effects: ClassVar[bool] = True
+    without_site: ClassVar[str] = (
+        "the model has no term for the silo. If silos differ both in a column and in the outcome, "
+        "the coefficient of this column includes the difference between silos; add a column of "
+        "categories with the name of the silo as a covariate."
+    )
     usage: ClassVar[str] = "--time months --event died --nominal-events 400"
     rounds: ClassVar[int] = LAST + 1
 

@@ -58,6 +58,8 @@ _ENDED, _UNTESTABLE = "the curve ends before this time", "too few records at ris
 _BRIEF = "too little follow-up for the noise"
 _MOST_STATED = 20  # times of the table of shares
 _FADING, _NOT_CENSORED = 0.65, (0.5, 0.1, 0.02)  # of forecasts: a curve, and shares of the records
+_SMALLER, _FOLLOWED = 0.5, 0.5  # of forecasts: size over the average; share that is not censored
+_OF_SHARE = "survival_of_a_group_with_{:.0%}_of_all_records_not_censored_half_width"
 _DRAWN = 240  # most places of a picture of curves
 _PARTS = (0.25, 0.5, 0.75, 1.0)  # of the horizon, where shares are stated by default
 
@@ -97,6 +99,12 @@ class Survival(Gaussian):
     name: ClassVar[str] = "survival"
     title: ClassVar[str] = "How long until the event"
     usage: ClassVar[str] = "--time months --event died --by treatment"
+    forecast_note: ClassVar[str] = (
+        "Survival, up to half the horizon: of a group of half the average size, with half of its "
+        "records censored before. The other lines count the records of a group that are not "
+        "censored before the stated time, in percent of all records; with half as many, errors "
+        "double. They also hold for later times."
+    )
     rounds: ClassVar[int] = 1
     ranges: ClassVar[Ranges] = {
         **dict.fromkeys(("survival", "stated_survival"), SHARE),
@@ -226,23 +234,24 @@ class Survival(Gaussian):
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the 95 % half-width of a number of records, and of curves at half the horizon.
 
-        The first curve is one half there, in a group of average size without censoring. The others
-        are for groups of 50 %, 10 % and 2 % of all records. A group counts without the records that
-        were censored before, and is not known before the release. A width is infinite if a curve
-        would have ended.
+        The first curve is that of a group of half the average size, with half of its records
+        censored before. Most widths of most tables are below this upper value. The other curves are
+        for groups that have 50 %, 10 % and 2 % of all records without those censored before. A
+        width hardly depends on the curve itself. It is infinite if a curve would have ended, and
+        one half for the first curve.
         """
         noise = noise_std / (1 << COUNT_BITS)
         risk_noise = self._curve(1.0, 1.0, noise).risk_noise[0]
-        average = self._half_width(0.5, nominal_n / len(self.groups) / 2, noise)
+
+        def width(share: float) -> float:
+            return self._half_width(_FADING, share * nominal_n * _FADING, noise)
+
+        groups = len(self.groups)
+        usual = width(_FOLLOWED / groups * (_SMALLER if groups > 1 else 1.0))
         return {
             "records_half_width": np.array([INTERVAL_95["gaussian"] * risk_noise]),
-            "survival_half_width": np.array([average if np.isfinite(average) else 0.5]),
-            **{
-                f"survival_of_a_group_with_{share:.0%}_not_censored_half_width": np.array(
-                    [self._half_width(_FADING, share * nominal_n * _FADING, noise)]
-                )
-                for share in _NOT_CENSORED
-            },
+            "survival_half_width": np.array([min(usual, 0.5)]),
+            **{_OF_SHARE.format(share): np.array([width(share)]) for share in _NOT_CENSORED},
         }
 
     def _curve(self, alive: float, followed: float, noise: float) -> curves.Curve:
@@ -266,9 +275,9 @@ class Survival(Gaussian):
         if plan.budget is not None and width > _CLEAR_CURVE:
             yield (
                 f"epsilon {plan.budget.epsilon:g} is too small for {plan.nominal_n:,} records in "
-                f"{len(self.groups)} groups: the middle of a curve would have a margin of error of "
-                f"± {width:.0%}, and the curve would end early; use fewer groups, more records or "
-                "a larger epsilon."
+                f"{len(self.groups)} groups: at half the horizon, a curve would have a margin of "
+                f"error of ± {width:.0%} in a small group of which half is censored before, or "
+                "end early; use fewer groups, more records or a larger epsilon."
             )
 
     def results(self, state: GridState, grid: Grid) -> Results:

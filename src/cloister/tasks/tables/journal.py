@@ -68,6 +68,8 @@ class Layout:
         The columns of dates.
     ticks : tuple
         Bounds and step of each column of numbers.
+    hidden : str
+        Why a standardised difference is not known.
     """
 
     columns: tuple[str, ...]
@@ -77,6 +79,7 @@ class Layout:
     factors: Mapping[int, tuple[int, tuple[str, ...]]]
     dates: tuple[int, ...]
     ticks: AllTicks = ()
+    hidden: str = ""
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -161,7 +164,10 @@ def _journal(layout: Layout, results: Results) -> Table:
     if layout.by:
         compared = _COMPARED.format(by=layout.by, first=layout.groups[0], welch=_WELCH[g > 2])
     title = f"Table 1: records by {layout.by}" if layout.by else "Table 1"
-    return Table(title, ("", *layout.named, *smd, *tests), tuple(rows), _TABLE.format(compared))
+    note = _TABLE.format(compared)
+    if any(NOT_KNOWN in row for row in rows):
+        note = f"{note} {NOT_KNOWN}: an SMD, if {layout.hidden}."
+    return Table(title, ("", *layout.named, *smd, *tests), tuple(rows), note)
 
 
 def _by_column(layout: Layout, results: Results, name: str) -> Estimate:

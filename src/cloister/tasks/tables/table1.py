@@ -615,6 +615,7 @@ class Table1(Gaussian):
             factors={j: (first, self.categories[j]) for j, first in self._starts.items()},
             dates=self.dates,
             ticks=self.ticks,
+            hidden=self.reasons(results)["smd"],
         )
         return tuple(journal.displays(layout, results))
 

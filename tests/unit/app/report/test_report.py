@@ -607,6 +607,9 @@ def test_one_sentence_says_what_every_interval_covers() -> None:
     tables = [as_table(Table("T", ("", "value"), (("a", wide), ("b", around(1.0, 2.0)))))]
     assert legend_of(tables) == f"{BRACKETS_NOTE} {UNCLEAR_NOTE}"
     assert legend_of([Table("T", ("", "value"), (("a", 1.0), ("b", "c")))]) == ""
+    for value, said in (("not known", "T, not known: few records."), (1.0, "")):
+        table = Table("T", ("", "value"), (("a", value),), "Exact. not known: few records.")
+        assert legend_of([table]) == said
     (covered,) = (answer for question, answer in privacy_statement(job()) if "covered" in question)
     assert covered.startswith(BRACKETS_NOTE)
 

@@ -178,6 +178,11 @@ def test_an_effect_is_not_known_if_a_coefficient_is_not() -> None:
     assert "not known" in said.result
     rows = plan.task.displays(results, plan.columns)[0].rows
     assert [cell for _, cell in rows[:2]] == [NOT_KNOWN, NOT_KNOWN]
+    unknown = results | {"smd_after": np.full_like(results["smd_after"], np.nan)}
+    balance = plan.task.displays(unknown, plan.columns)[2]
+    assert balance.note.endswith(
+        "not known: the spread of the column, or an arm, is too small for the noise."
+    )
 
 
 def test_noise_leaves_the_effect_in_its_intervals() -> None:

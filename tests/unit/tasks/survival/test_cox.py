@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from cloister import Budget, DPCox, Schema, run_job
-from cloister.app.forecast import forecast_of, site_warnings
+from cloister.app.forecast import NO_ROOM, WITHOUT_SITE, forecast_of, site_warnings
 from cloister.app.job import make_plan
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
@@ -24,6 +24,7 @@ from cloister.protocol.task import PublicColumn
 from cloister.tasks.survival import efron
 from cloister.tasks.survival.covariate_cells import CovariateCells
 from cloister.tasks.survival.cox import Cox
+from cloister.tasks.survival.cox_approximate import CoxApproximate
 from cloister.testing import SimulatedNoise, ZeroNoise, zero_noise
 
 SCHEMA = Schema(
@@ -362,7 +363,9 @@ def test_a_plan_that_cannot_work_is_refused(changes: dict[str, Any], said: str) 
         released(patients(), *given.pop("covariates"), **given)
 
 
-def plan_of(kinds: str, epsilon: float, nominal_n: int, **options: Any) -> Any:
+def plan_of(
+    kinds: str, epsilon: float, nominal_n: int, silos: tuple[str, ...] = ("a",), **options: Any
+) -> Any:
     """Return a plan whose covariates are numbers (n) and yes-no answers (b)."""
     covariates = [
         PublicColumn(f"x{j}", 0.0, 1.0, ("0", "1") if kind == "b" else ())
@@ -370,7 +373,31 @@ def plan_of(kinds: str, epsilon: float, nominal_n: int, **options: Any) -> Any:
     ]
     columns = (PublicColumn("t", 0.0, 9.0), PublicColumn("e", 0.0, 1.0, ("0", "1")), *covariates)
     about = {"budget": Budget(epsilon, 1e-7), "nominal_n": nominal_n, "time": "t", "event": "e"}
-    return make_plan(Cox, schema_of(columns), ("a",), **about, **options)
+    return make_plan(Cox, schema_of(columns), silos, **about, **options)
+
+
+def test_the_warning_names_strata_by_site_only_where_they_have_room() -> None:
+    """Three yes-no columns have 8 combinations, with room for two silos."""
+    for silos, said in ((("a", "b"), WITHOUT_SITE), (("a", "b", "c"), NO_ROOM)):
+        plan = plan_of("bbb", 2.0, 20_000, silos)
+        assert site_warnings(plan) == (said,)
+        assert plan.task.most_sites == 2
+    assert plan_of("bbb", 2.0, 20_000, ("a", "b"), strata="site").task.n_strata == 2
+    assert "cox" not in CoxApproximate.without_site
+    assert "name of the silo" in CoxApproximate.without_site
+
+
+def test_each_margin_of_the_forecast_has_its_own_line() -> None:
+    table, schema = patients(), THREE
+    stages = schema.columns[-1].categories
+    plan = released(table, "treated", "stage", schema=schema, epsilon=2.0).plan
+    found = forecast_of(plan)
+    assert {f"one of {n} categories" for n in (2, len(stages))} <= {
+        name.split(" with ")[0].removeprefix("log hazard ratio of ")
+        for name in (key.replace("_", " ") for key in found)
+    }
+    for values in found.values():
+        np.testing.assert_allclose(values, values[0], rtol=1e-12)
 
 
 def test_four_covariates_and_two_numbers_with_much_noise_are_refused() -> None:
@@ -380,8 +407,11 @@ def test_four_covariates_and_two_numbers_with_much_noise_are_refused() -> None:
         with pytest.raises(PlanError, match="two columns of numbers from epsilon 2"):
             plan_of("nn", epsilon, n)
     assert plan_of("nn", 2.0, 20_000).task._cells.shape == (4, 4)
-    with pytest.raises(PlanError, match="at most 18 combinations"):
+    factors = "got 64 .4 of a number x 4 of a number x 4 of a number.; .* cox-approximate"
+    with pytest.raises(PlanError, match=f"at most 18 combinations.*{factors}"):
         plan_of("nnn", 4.0, 10**6)
+    with pytest.raises(PlanError, match=r"got 24 \(2 x 2 x 2 in 3 strata\)"):
+        plan_of("bbb", 4.0, 10**6, silos=("a", "b", "c"), strata="site")
     with pytest.raises(PlanError, match="3 columns from epsilon 2 on"):
         plan_of("bbb", 1.9, 10**6)
     assert plan_of("bbb", 2.0, 20_000).task._cells.size == 8
@@ -463,7 +493,7 @@ def test_the_forecast_is_near_what_is_delivered(
         nominal_events=int(table["died"].sum()),
     )
     name = f"50%_of_the_events_if_{without}_stay_without_the_event_half_width"
-    planned = forecast_of(found.plan)[f"log_hazard_ratio_of_a_category_with_{name}"][0]
+    planned = forecast_of(found.plan)[f"log_hazard_ratio_of_one_of_2_categories_with_{name}"][0]
     delivered = (found.results["coef_high"][0] - found.results["coef_low"][0]) / 2
     times = table["months"].to_numpy()
     hazard = sum(1 / (times >= time).sum() for time in times[table["died"]])

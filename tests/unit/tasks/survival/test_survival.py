@@ -120,7 +120,7 @@ def test_a_plan_that_shows_nothing_says_so() -> None:
         budget = Budget(epsilon, 1e-6)
         plan = make_plan(Survival, SCHEMA, ["a"], budget=budget, nominal_n=nominal_n, **BY)
         said = size_warnings(plan)
-        assert any("the middle of a curve would have a margin" in words for words in said) == warned
+        assert any("a curve would have a margin of error" in words for words in said) == warned
 
 
 # What is released ---------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def test_it_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_plan_states_the_width_by_the_share_of_records_that_are_not_censored() -> None:
     table = trial(8000)
     found = ran(table, SimulatedNoise(5), epsilon=1.0, nominal_n=8000, **BY)
-    name = "survival_of_a_group_with_{}_not_censored_half_width"
+    name = "survival_of_a_group_with_{}_of_all_records_not_censored_half_width"
     stated = forecast_of(found.plan)
     widths = [float(stated[name.format(share)][0]) for share in ("50%", "10%", "2%")]
     assert widths == sorted(widths)

@@ -231,6 +231,7 @@ def test_a_group_without_records_is_left_out_of_tests() -> None:
     assert np.isnan(only.results["welch_p"]).all()
     assert "are not known" in present(only).reliability
     assert "not known" in [cell_text(cell) for cell in as_table(shown(only)[0]).rows[1]]
+    assert as_table(shown(only)[0]).note.endswith(f"not known: an SMD, if {hidden}.")
 
 
 def encoded(plan: Any, frame: pd.DataFrame) -> Any:

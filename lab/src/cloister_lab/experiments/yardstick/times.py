@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
@@ -83,7 +84,8 @@ def _planned_curve(release: Release, group: int, at: int) -> float | None:
     if not alive * at_risk > 0:
         return None
     share = at_risk / alive / release.plan.nominal_n
-    planned = release.planned("survival_of_a_group_with_10%_not_censored_half_width") * 0.1 / share
+    name = "survival_of_a_group_with_10%_of_all_records_not_censored_half_width"
+    planned = release.planned(name) * 0.1 / share
     return planned if isfinite(planned) else None
 
 
@@ -180,14 +182,16 @@ def _planned_coefficients(release: Release) -> Iterator[float]:
     end = "if_80%_stay_without_the_event_half_width"
     more = hypot(1.0, float((1 / at_risk).sum())) / hypot(1.0, log(0.8))
     half = dict(zip(plan.columns, plan.grid.half_range, strict=True))
-    places = [count(), count()]  # of numbers and of categories in the forecast
+    places: dict[int, Iterator[int]] = defaultdict(
+        count
+    )  # in the forecast, by number of categories
     levels = [n for n in task.levels for _ in range(max(n - 1, 1))]
     for name, n in zip(task.names, levels, strict=True):
         column = name.partition("=")[0]
         code, last = (code + 1 if column == last else 1), column
-        at = next(places[n > 0])
+        at = next(places[n])
         if n:
-            even = f"log_hazard_ratio_of_a_category_with_50%_of_the_events_{end}"
+            even = f"log_hazard_ratio_of_one_of_{n}_categories_with_50%_of_the_events_{end}"
             own, first = (float((events[column] == k).mean()) for k in (code, 0))
             variance = own * first / (own + first) if own + first else 0.0
             usual = 1 / (2 * n)
