@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import combinations, product
@@ -25,7 +25,7 @@ from cloister.app.text import (
     number,
     strength_sentence,
 )
-from cloister.core.display import Estimate, PValue, Table
+from cloister.core.display import Display, Estimate, PValue, Table
 from cloister.core.errors import PlanError
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
@@ -61,7 +61,7 @@ def contents_of(found: Found, ran: Ran) -> Contents:
     spent, displays = number(epsilon(event, program.delta)), found.displays()
     # Of counts and shares nobody asks whether they are 0.
     effects = tuple(shown for shown in displays[1:] if not shown.title.endswith(_AMOUNTS))
-    verdict, doubt = " ".join(_verdict(found, program)), reliability_of(effects or displays[1:])
+    verdict, doubt = " ".join(_verdict(found, program)), _doubt(found, effects)
     size = KeyNumber("in the join", _JOINED[program.how], found.size)
     # The size and two more numbers, as many as other reports have.
     numbers = (size, *key_numbers("", displays[1:], None)[:2])
@@ -145,6 +145,20 @@ def _verdict(found: Found, program: Linked) -> Iterator[str]:
     yield from map(_sentence, found.answers[:_MOST_SENTENCES])
     if (more := len(found.answers) - _MOST_SENTENCES) > 0:
         yield f"{more} more answer{'s' * (more > 1)} follow{'s' * (more == 1)}."
+
+
+def _doubt(found: Found, effects: Sequence[Display]) -> str:
+    """Return a sentence on the effects of each analysis, with its name if there are several."""
+    if len(found.answers) < 2 or not effects:  # the verdict names a single one
+        return reliability_of(tuple(effects or found.displays()[1:]))
+    grouped: dict[str, list[Display]] = {}
+    for shown in effects:
+        grouped.setdefault(shown.title.partition(": ")[0], []).append(shown)
+    said = {name: reliability_of(tuple(of)) for name, of in grouped.items()}
+    if all(without := [one == reliability_of(()) for one in said.values()]):
+        return reliability_of(())
+    known = [name for name, no in zip(said, without, strict=True) if not no]
+    return " ".join(f"{name}: {said[name]}" for name in known)
 
 
 def _sentence(answer: Answer) -> str:
