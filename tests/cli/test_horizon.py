@@ -73,6 +73,22 @@ def test_a_horizon_from_its_opening_to_its_end(capsys: Said) -> None:
     assert main(["budget", "verify", "ledger.db"]) == 0
 
 
+def test_other_files_for_a_closed_period_are_refused(capsys: Said) -> None:
+    open_horizon("--quiet")
+    assert release(1, "--quiet") == 0
+    shown = Path("weeks/released.json").read_bytes()
+    late = ["week2/north.csv", "week2/south.csv", "--ledger", "ledger.db"]
+    assert main(["horizon", "release", "weeks", "1", *late]) == 4
+    assert "period 1 is closed" in (said := capsys.readouterr().err)
+    assert "these were not counted" in said
+    assert Path("weeks/released.json").read_bytes() == shown
+    assert release(1, "--quiet") == 0  # the same files
+    assert release(2, "--quiet") == 0
+    assert "neither counted" not in capsys.readouterr().err
+    assert main(["horizon", "release", "weeks", "1", *late]) == 0
+    assert "neither counted nor compared" in capsys.readouterr().err
+
+
 def test_opening_says_what_returning_persons_cost(capsys: Said) -> None:
     assert open_horizon("--max-periods", "2", "--json") == 0
     noise = json.loads(capsys.readouterr().out)["expected_noise"]

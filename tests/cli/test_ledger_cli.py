@@ -78,6 +78,17 @@ def test_a_restored_backup_that_is_behind_is_refused(file: Path, capsys: Said) -
     assert main(["budget", "verify", "ledger.db"]) == 0
 
 
+def test_a_backup_restored_after_a_lowered_cap_is_refused(file: Path, capsys: Said) -> None:
+    (dataset,) = Ledger(file).datasets()
+    assert main(["budget", "backup", "ledger.db", "--out", "copy.db"]) == 0
+    assert main(["budget", "cap", "ledger.db", dataset, "--epsilon", "2"]) == 0
+    file.unlink()
+    Path("copy.db").rename(file)
+    capsys.readouterr()
+    assert main(["budget", "show", "ledger.db"]) == 6
+    assert "is behind the head" in capsys.readouterr().err
+
+
 def test_an_export_is_the_same_under_the_old_name(file: Path, capsys: Said) -> None:
     documents = []
     for command in ("ledger", "budget"):

@@ -141,7 +141,7 @@ def command_faces(
             for table in sorted(out.rglob("*.csv")):
                 yield f"{table.name} of the {title}", table.read_text()
         if budget != BUDGETS[-1]:
-            (out / "model.json").unlink()  # a paid release is not replaced
+            (out / "model.json").unlink(missing_ok=True)  # a paid release is not replaced
             code, printed, errors = run_command([*common, *limits, "--out", str(out), "--json"])
             if not bits and printed.startswith("{"):
                 printed = lines_of(shortened(json.loads(printed)))

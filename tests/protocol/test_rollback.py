@@ -543,8 +543,8 @@ def test_a_crash_between_a_commit_and_the_head_beside_locks_nobody_out(
         patched.setattr(ledger_file, "overwrite", killed)
         with pytest.raises(Killed):
             book.commit(job="j", round=1, event=plan.event(1), frame=b"second")
-    book = Ledger(path)
     assert (tmp_path / "ledger.db.head").read_text().split()[0] != book.head()
+    book = Ledger(path)
     assert book.frame("j", 0) == first
     assert book.frame("j", 1) == b"second", "the charge is durable, whatever lies beside"
     assert (tmp_path / "ledger.db.head").read_text().split()[0] == book.head()

@@ -147,13 +147,19 @@ class Arrivals:
     def check_content(self, period: int, content: bytes) -> None:
         """Raise a DataError if a frozen period has other records."""
         with self._open() as connection:
-            query = "SELECT content FROM periods WHERE period = ?"
-            (kept,) = connection.execute(query, (period,)).fetchone()
-        if not hmac.compare_digest(kept, content):
+            query = "SELECT content, released FROM periods WHERE period = ?"
+            kept, released = connection.execute(query, (period,)).fetchone()
+        if hmac.compare_digest(kept, content):
+            return
+        if released is not None:
             raise DataError(
-                f"period {period + 1} was frozen with other records than these; give the file "
-                "with which it was interrupted."
+                f"period {period + 1} is closed: it was released with other records, and these "
+                "were not counted; release them in a later period."
             )
+        raise DataError(
+            f"period {period + 1} was frozen with other records than these; give the file "
+            "with which it was interrupted."
+        )
 
     def sums(self, size: int) -> Integers:
         """Return the exact sums of all frozen periods, shape (periods, size); local, no release."""

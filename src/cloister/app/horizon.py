@@ -413,6 +413,9 @@ class HorizonFolder:
 
         Raises
         ------
+        DataError
+            If the period was drawn with other records, which are not counted. After the end of the
+            horizon nothing can be compared, and all records are ignored.
         LedgerError
             If a silo's state or the ledger was restored from a copy.
         """
@@ -437,6 +440,8 @@ class HorizonFolder:
             if period > done:
                 self._draw(period - 1, states, read, ledger, noise or DiscreteNoise())
                 done = period
+            else:
+                self._compare(period - 1, states, read)
             frames = [self._frame(ledger, t) for t in range(done)]
             # Before anything is shown: a ledger from a copy would draw this period again.
             for state in states.values():
@@ -454,6 +459,14 @@ class HorizonFolder:
         job = self._job(ledger)
         # The ledger deletes the frames of a job that is closed.
         return len(job.rounds) if job.is_open else self.horizon.encoding.periods
+
+    def ignored(self, ledger: Ledger) -> Iterator[str]:
+        """Yield a sentence if the horizon has ended, so that a release ignores its records."""
+        if not self._job(ledger).is_open:
+            yield (
+                "all periods are closed: the given records were neither counted nor compared with "
+                "those of their period; open a new horizon for new records."
+            )
 
     def _job(self, ledger: Ledger) -> JobRecord:
         # The id is of the plan, so that a horizon of another folder is another job.
@@ -491,6 +504,12 @@ class HorizonFolder:
                         f"restored from a copy, {ENDED}."
                     )
             yield states
+
+    def _compare(self, t: int, states: Mapping[str, Arrivals], read: Read) -> None:
+        """Raise if a period was drawn with other records than those that are given now."""
+        records = read(dict.fromkeys(states, _anyone))
+        for silo, state in states.items():
+            state.check_content(t, records[silo].fingerprint(state.key))
 
     def _draw(
         self,

@@ -145,7 +145,10 @@ def _release(args: argparse.Namespace, out: Output) -> Document:
     if not path.is_file():
         raise LedgerError(f"ledger {str(path)!r} is missing; give that of the horizon.")
     ledger = Ledger(path)
+    ignored = [*folder.ignored(ledger)]
     folder.release(args.period, read, ledger)
+    for notice in ignored:
+        out.warn_locally(notice)
     ledger.dispose()
     return _show(args, out)
 

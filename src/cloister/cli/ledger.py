@@ -20,12 +20,12 @@ from cloister.privacy.ledger_file import migrate
 Document = Mapping[str, Any] | None
 _FORMAT = "cloister-statements/1"
 _RESTORE = (
-    "A copy lacks all charges after its creation. So a silo restored from it leaves its running "
-    "jobs, their whole reservations stay charged, and its peers notice that it is behind. To "
-    "restore, stop the silo, remove the ledger and its files with the endings -wal and -shm, and "
-    "put the copy in its place. A copy that is behind is refused until 'cloister budget recover' "
-    "has added the charges that its peers know. Remove the file with the ending .head only if all "
-    "later charges are permanently lost."
+    "A copy lacks all charges and changes of caps after its creation. So a silo restored from it "
+    "leaves its running jobs, their whole reservations stay charged, and its peers notice that it "
+    "is behind. To restore, stop the silo, remove the ledger and its files with the endings -wal "
+    "and -shm, and put the copy in its place. A copy that is behind is refused until 'cloister "
+    "budget recover' has added the charges that its peers know. Remove the file with the ending "
+    ".head only if all later charges are permanently lost."
 )
 
 
@@ -141,6 +141,12 @@ def _recover(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     for job in jobs:
         out.say(f"added  {job}, at the full price of its reservation")
     out.say(f"ledger {args.ledger} now has every known job; missing jobs added: {len(jobs)}")
+    if jobs:  # peers hold statements on jobs alone
+        caps = "; ".join(f"{name} {ledger.cap(name)}" for name in ledger.datasets())
+        out.paragraph(
+            f"Changes of caps are not recovered. The caps are now: {caps}. If one was changed "
+            "later, change it again with 'cloister budget cap'."
+        )
     return {"ledger": args.ledger, "jobs": jobs}
 
 

@@ -194,7 +194,8 @@ class Horizon:
         Raises
         ------
         PlanError, DataError
-            Before the period is frozen.
+            Before the period is frozen. Also if `period` is closed and X has other records, which
+            are not counted.
         LedgerError
             If a state or the ledger was restored from a copy, which ends the horizon.
         """
@@ -223,8 +224,10 @@ class Horizon:
                     f"release of period {drawn} was interrupted after its draw; repeat it with "
                     f"period={drawn} and the same records."
                 )
-            noise = type(self)._new_noise()
+            noise, ignored = type(self)._new_noise(), [*self._kept.ignored(ledger)]
             self._kept.release(period or drawn + 1, read, ledger, noise=noise)
+        for notice in ignored:
+            warnings.warn(notice, UserWarning, stacklevel=2)
         for doubt in doubts_of(self._answer(self._families[0])):
             warnings.warn(doubt, AccuracyWarning, stacklevel=2)
         return self

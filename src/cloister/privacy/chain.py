@@ -33,6 +33,8 @@ from cloister.privacy.packages import read_event
 FORMAT = 3
 BEFORE_FIRST = "0" * 64
 STATEMENT_LABEL = b"cloister/1/statement"
+# Kinds of entries that an older copy may lack: without them it has at least the same costs.
+_RETURNED = ("ledger", "reserve", "close", "copied")
 
 
 @dataclass(frozen=True)
@@ -305,6 +307,8 @@ class State:
     statement. A later statement therefore has a larger height, even after entries were lost.
     ``heights`` has the height of each hash of the chain and of those statements.
     ``charged_since_copy`` is True if a round was charged after the entry of the last backup.
+    ``kept`` is the height of the last entry without which more could be spent: a charge, a data
+    set, a cap. Without a reservation or a close, nothing more can be spent.
     """
 
     def __init__(self) -> None:
@@ -315,6 +319,7 @@ class State:
         self.height = 0
         self.heights: dict[str, int] = {}
         self.charged_since_copy = False
+        self.kept = 0
         self._recovered: set[tuple[str, str]] = set()  # head and job of each recovered statement
         self.datasets: dict[str, Dataset] = {}
         self.jobs: dict[str, Job] = {}
@@ -390,13 +395,16 @@ class State:
             self.at = fields.pop("at")
             datetime.fromisoformat(self.at)
             self.latest = max(self.latest, self.at)  # all in UTC, so texts are in order of time
-            getattr(self, f"_apply_{fields.pop('kind')}")(**fields)
+            kind = fields.pop("kind")
+            getattr(self, f"_apply_{kind}")(**fields)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise LedgerError(f"entry {self.seq + 1} could not have been written.") from error
         self.seq, self.head = entry.seq, entry.hash
         self.heads[entry.hash] = entry.seq
         self.height += 1
         self.heights[entry.hash] = self.height
+        if kind not in _RETURNED or fields.get("whole"):
+            self.kept = self.height
 
     def _apply_ledger(self, format: int, nonce: str) -> None:
         if self.seq or not 1 <= format <= FORMAT or len(nonce) != 32:

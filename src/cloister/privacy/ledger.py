@@ -95,7 +95,8 @@ class Ledger:
     Several threads and processes can use the ledger concurrently. It survives SIGKILL and, if the
     disk writes durably, power loss (WAL, ``synchronous=FULL``). It does not survive deletion, and
     the owner of the file can forge a whole chain. :meth:`check_head` finds both if peers kept a
-    head. The file with the name of the ledger and ``.head`` has the head after the newest charge.
+    head. The file with the name of the ledger and ``.head`` has the head after the newest charge
+    or change of a cap.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, *, behind: bool = False) -> None:
@@ -117,7 +118,8 @@ class Ledger:
                 self._key = ledger_file.owner_key(connection, self._path)
                 self._catch_up(connection)
                 if not behind:
-                    self._check_newest(connection)
+                    # A crash may have come between an entry and its head.
+                    self._move_head(self._check_newest(connection))
         except LedgerError:
             self.dispose()
             raise
@@ -180,6 +182,7 @@ class Ledger:
         with self._transaction() as connection:
             opened = self._state.datasets.get(dataset)
             if opened is None:
+                self._checked_head_file()
                 shares = Split.default(cap) if split is None else split
                 self._append(
                     connection,
@@ -205,6 +208,8 @@ class Ledger:
                     f"data set {dataset!r} has the limits of {opened.split}, got {split}; they are "
                     "fixed when a data set is opened."
                 )
+        if opened is None:
+            self._note_head()
 
     def change_cap(self, dataset: str, cap: Budget) -> None:
         """Change the lifetime cap of a data set by an entry of the chain.
@@ -214,7 +219,9 @@ class Ledger:
         """
         with self._transaction() as connection:
             if self._state.dataset(dataset).cap != cap:
+                self._make_head_file()
                 self._append(connection, "cap", dataset=dataset, cap=_fields(cap))
+        self._note_head()
 
     def study_cap(self, dataset: str, study: str, cap: Budget) -> None:
         """Limit one study to a smaller cap within the lifetime cap, which does not change.
@@ -234,9 +241,11 @@ class Ledger:
                     f"at most its epsilon ({opened.cap}), got ({cap})."
                 )
             if opened.study_epsilons.get(study) != cap.epsilon:
+                self._make_head_file()
                 self._append(
                     connection, "study_cap", dataset=dataset, study=study, epsilon=cap.epsilon
                 )
+        self._note_head()
 
     # Spending --------------------------------------------------------------------------------
 
@@ -385,7 +394,7 @@ class Ledger:
         with self._transaction() as connection:
             _put_statements(connection, peer_statements)
             stored = self._commit(connection, job, round, event, bytes(frame), bytes(request))
-        self._note_head(job)
+        self._note_charge(job)
         return stored
 
     def _commit(
@@ -417,8 +426,8 @@ class Ledger:
                 "job with all its events."
             )
         # An older copy of the file may lack a charge of this round, whose frame has left.
-        if self._check_newest(connection) is None:  # no crash may leave a charge without a head
-            self._write_head_file(self._state.head)
+        self._check_newest(connection)
+        self._make_head_file()
         self._append(
             connection,
             "charge",
@@ -445,7 +454,7 @@ class Ledger:
                 return None
             frame = self._stored(connection, job, round)
         # A crash may have come between the charge and its head, and now the frame can leave.
-        self._note_head(job)
+        self._note_charge(job)
         return frame
 
     def is_frame(self, job: str, round: int, frame: bytes) -> bool:
@@ -565,6 +574,8 @@ class Ledger:
                 self._append(connection, "close", job=job)
             else:
                 self._append(connection, "close", job=job, unanswered=True)
+        if whole:
+            self._note_head()
 
     def forget_frames(self, job: str) -> None:
         """Delete the frames, answers and secret of a closed job, from the log file too.
@@ -921,7 +932,9 @@ class Ledger:
         change.
         """
         with self._transaction() as connection:
+            self._checked_head_file()
             self._append(connection, "clock")
+        self._note_head()
 
     # Copies ----------------------------------------------------------------------------------
 
@@ -1106,7 +1119,8 @@ class Ledger:
                 f"{self._label} is behind the head that was written last, kept in "
                 f"{str(self._head_file)!r}, so it was rolled back or replaced; restore the newest "
                 "file, or run 'cloister budget recover' with the statements of its peers; if all "
-                "later spending is lost permanently, remove that file first."
+                "later charges and caps are lost permanently, remove that file first, and set the "
+                "caps again."
             )
         return stored[0]
 
@@ -1135,21 +1149,40 @@ class Ledger:
         if self._path is not None:
             ledger_file.overwrite(self._head_file, ledger_file.head_line(self._state, head))
 
-    def _note_head(self, job: str) -> None:
-        """Write the last head to the file next to the ledger, before a frame of a job leaves.
+    def _make_head_file(self) -> None:
+        """Write the head before an entry that moves it, if no head is stored.
 
-        It is written after the commit of its entry. A crash between the two leaves a head that the
-        ledger has, and :meth:`frame` completes the write. The lock of writers ensures that an older
-        head never replaces a newer one. With a job's first frame, its reservation and charge move
-        from the log into the file, so that a copy of the file alone has both.
+        No crash may leave such an entry without a head. Raise if the chain lacks the stored head.
+        """
+        if self._checked_head_file() is None:
+            self._write_head_file(self._state.head)
+
+    def _move_head(self, stored: str | None) -> None:
+        """Write the last head, if the stored one is before an entry that no copy may lack."""
+        if stored is not None and self._state.heights[stored] < self._state.kept:
+            self._write_head_file(self._state.head)
+
+    def _note_head(self) -> None:
+        """Write the last head to the file next to the ledger, after the commit of its entry.
+
+        A crash between the two leaves a head that the ledger has, and the next opening or
+        :meth:`frame` completes the write. The lock of writers ensures that an older head never
+        replaces a newer one.
+        """
+        if self._path is not None:
+            with self._transaction():
+                self._move_head(self._checked_head_file())
+
+    def _note_charge(self, job: str) -> None:
+        """Write the last head, before a frame of a job leaves.
+
+        With a job's first frame, its reservation and charge move from the log into the file, so
+        that a copy of the file alone has both.
         """
         if self._path is None:
             return
-        with self._transaction():
-            if self._checked_head_file() != self._state.head:
-                self._write_head_file(self._state.head)
-            first = len(self._state.jobs[job].rounds) == 1
-        if first:
+        self._note_head()
+        if len(self._state.jobs[job].rounds) == 1:
             self._empty_log("FULL")
 
     def _checked_now(self) -> datetime:

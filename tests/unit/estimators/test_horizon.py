@@ -199,6 +199,19 @@ def test_a_change_is_found_and_none_without_one(tmp_path: Path, given: dict[str,
     assert visits.changes_["changed"].tolist() == [True]
 
 
+def test_other_records_for_a_closed_period_are_refused(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    visits = Horizon.open(DPTable("kind", **given), tmp_path / "weeks", periods=2)
+    visits.release(week(1))
+    with pytest.raises(DataError, match=r"period 1 is closed: .* were not counted"):
+        visits.release(week(2), period=1)
+    assert visits.release(week(1), period=1).n_periods_ == 1
+    visits.release(week(2))
+    with pytest.warns(UserWarning, match="neither counted nor compared"):
+        visits.release(week(3), period=1)
+
+
 def test_an_interrupted_release_is_repeated_by_its_number(
     tmp_path: Path, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

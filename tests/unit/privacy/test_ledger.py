@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -1222,6 +1222,68 @@ def test_a_plain_copy_of_a_ledger_in_use_is_refused_and_lacks_no_cost(tmp_path: 
         Ledger(copy)
 
 
+def lower_cap(ledger: Ledger) -> None:
+    ledger.change_cap("adult", Budget(CAP.epsilon / 2, CAP.delta))
+
+
+KEPT: dict[str, Callable[[Ledger], None]] = {
+    "cap": lower_cap,
+    "study": lambda ledger: ledger.study_cap("adult", "s", Budget(0.5, CAP.delta)),
+    "data set": lambda ledger: ledger.open_dataset("second", cap=CAP),
+    "whole": lambda ledger: ledger.close("j", whole=True),
+    "clock": Ledger.confirm_clock,
+}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("kind", KEPT)
+def test_a_copy_without_a_permanent_entry_is_refused(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, killed: bool
+) -> None:
+    """Else a restored copy would undo a lowered cap, also if a crash came before its head."""
+    shutil.copy(path, tmp_path / "copy")
+    ledger = Ledger(path)
+
+    def die(ledger: Ledger) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch, suppress(SystemExit):
+        if killed:
+            patch.setattr(Ledger, "_note_head", die)
+        KEPT[kind](ledger)
+    ledger.dispose()
+    Ledger(path).dispose()  # with the entry, it opens
+    shutil.copy(tmp_path / "copy", path)
+    with pytest.raises(LedgerError, match="is behind the head that was written last"):
+        Ledger(path)
+    with pytest.raises(LedgerError, match="is behind the head"):
+        lower_cap(Ledger(path, behind=True))
+
+
+def test_a_copy_without_a_reservation_or_its_close_is_accepted(path: Path, tmp_path: Path) -> None:
+    shutil.copy(path, tmp_path / "copy")
+    ledger = Ledger(path)
+    ledger.reserve(dataset="adult", study="s", job="other", events=GaussianEvent(1e6))
+    ledger.close("other")
+    ledger.dispose()
+    Ledger(path).dispose()
+    shutil.copy(tmp_path / "copy", path)
+    assert [job.job for job in Ledger(path).jobs()] == ["j"]
+
+
+def test_a_cap_that_was_lowered_before_any_charge_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    ledger = Ledger(path)
+    ledger.open_dataset("adult", cap=CAP)
+    ledger.backup(tmp_path / "copy")
+    assert not path.with_name("ledger.db.head").exists()  # nothing could be lost yet
+    lower_cap(ledger)
+    ledger.dispose()
+    os.replace(tmp_path / "copy", path)
+    with pytest.raises(LedgerError, match=r"is behind the head .* set the caps again"):
+        Ledger(path)
+
+
 def test_a_plain_copy_that_its_owner_recovers_is_a_backup(path: Path, tmp_path: Path) -> None:
     spent = Ledger(path).spent("adult")
     shutil.copy(path, tmp_path / "copy")
@@ -1261,13 +1323,11 @@ def test_a_frame_that_leaves_again_after_a_crash_leaves_its_head_beside_the_ledg
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "_note_head", die)  # between the charge and its head
+        patch.setattr(Ledger, "_note_charge", die)  # between the charge and its head
         with pytest.raises(SystemExit):
             ledger.commit(job="j", round=2, event=ROUND, frame=b"x")
+    assert ledger.frame("j", 2) == b"x"
     ledger.dispose()
-    again = Ledger(path)
-    assert again.frame("j", 2) == b"x"
-    again.dispose()
     shutil.copy(tmp_path / "copy", path)
     with pytest.raises(LedgerError, match="is behind the head that was written last"):
         Ledger(path)

@@ -31,6 +31,7 @@ from cloister.shares.linking.view import Frame, View
 from cloister.shares.mpc.material import Shape
 from cloister.shares.mpc.opening import NoiseOnShares
 from cloister.shares.mpc.products import matmul, square
+from cloister.shares.mpc.session import table_of
 from cloister.shares.mpc.shares import decode
 from cloister.shares.mpc.training import KMeansOnShares, LogisticOnShares
 from cloister.shares.mpc.training.tables import ONE
@@ -653,4 +654,4 @@ def analysis_of(given: Mapping[str, Any]) -> Analysis:
         raise PlanError(f"kind of an analysis must be one of {', '.join(ANALYSES)}, got {kind!r}.")
     if "clusters" in options:  # of session files that parties hold already
         options["n_clusters"] = options.pop("clusters")
-    return ANALYSES[kind](**options)
+    return ANALYSES[kind](**table_of(ANALYSES[kind], f"analysis {kind!r}", options))

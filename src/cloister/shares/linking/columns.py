@@ -30,6 +30,7 @@ from cloister.hazmat.prg import join
 from cloister.hazmat.ring import Words, to_bytes
 from cloister.shares.linking.keys import Part, keys_of, tags
 from cloister.shares.linking.merge import OWNER_BITS
+from cloister.shares.mpc.session import table_of
 
 TOP = (1 << 12) - 1
 """Levels of every column are brought to [0, TOP]; the levels of each width divide it."""
@@ -134,7 +135,8 @@ class Side:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Side:
         """Return a side from JSON-able options."""
-        columns = given.get("columns", ())
+        given = table_of(cls, "a side", given)
+        columns = [table_of(Column, "a column", one) for one in given.get("columns", ())]
         return cls(**{**given, "columns": tuple(Column(**column) for column in columns)})
 
     @cached_property

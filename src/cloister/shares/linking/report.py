@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import combinations, product
@@ -23,7 +23,7 @@ from cloister.app.text import (
     listed,
     strength_sentence,
 )
-from cloister.core.display import Estimate, PValue, Table
+from cloister.core.display import Display, Estimate, PValue, Table
 from cloister.core.errors import PlanError
 from cloister.core.numerals import number
 from cloister.privacy.accounting import epsilon
@@ -64,10 +64,7 @@ def contents_of(found: Found, ran: Ran) -> Contents:
     spent, displays = number(epsilon(event, program.delta)), found.displays()
     # Of counts and shares nobody asks whether they are 0.
     effects = tuple(shown for shown in displays[1:] if not shown.title.endswith(_AMOUNTS))
-    verdict = " ".join(_verdict(found, program))
-    # Of effects if any has an interval, else of counts, else of the size.
-    doubts = map(reliability_of, (effects, displays[1:], displays))
-    doubt = next((one for one in doubts if one != NO_INTERVAL), NO_INTERVAL)
+    verdict, doubt = " ".join(_verdict(found, program)), _doubt(found, effects)
     size = KeyNumber("in the join", _JOINED[program.how], found.size)
     # The size and two more numbers, as many as other reports have.
     numbers = (size, *key_numbers("", displays[1:], None)[:2])
@@ -160,6 +157,19 @@ def text_of(found: Found) -> str:
     """Return a line for the size, for each answer and for each remark, without a table."""
     size = f"Linked persons: {found.size}."
     return "\n".join((size, *map(_sentence, found.answers), *found.remarks()))
+
+
+def _doubt(found: Found, effects: Sequence[Display]) -> str:
+    """Return a sentence on the effects of each analysis, else on counts, else on the size."""
+    grouped: dict[str, list[Display]] = {}
+    for shown in effects if len(found.answers) > 1 else ():  # the verdict names a single one
+        grouped.setdefault(shown.title.partition(": ")[0], []).append(shown)
+    said = {name: reliability_of(tuple(of)) for name, of in grouped.items()}
+    if known := [f"{name}: {one}" for name, one in said.items() if one != NO_INTERVAL]:
+        return " ".join(known)
+    displays = found.displays()
+    doubts = map(reliability_of, (tuple(effects), displays[1:], displays))
+    return next((one for one in doubts if one != NO_INTERVAL), NO_INTERVAL)
 
 
 def _sentence(answer: Answer) -> str:

@@ -30,7 +30,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, is_dataclass
 from importlib.metadata import version
 from math import prod
 from os import PathLike
@@ -99,11 +99,11 @@ class Session:
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], programs: Mapping[str, type[Any]]) -> Self:
         """Read a session; `programs` are the programs that it may name."""
-        given = _table(cls, "session", document)
+        given = table_of(cls, "session", document)
         given["program"] = _program(given["program"], given.get("options", {}), programs)
         if isinstance(given["parties"], Mapping):
             given["parties"] = {
-                who: Party(**_table(Party, f"party {who!r}", party))
+                who: Party(**table_of(Party, f"party {who!r}", party))
                 for who, party in given["parties"].items()
             }
         return cls(**given)
@@ -189,10 +189,15 @@ class Session:
             )
         # Noise is calibrated to one table per owner.
         several = len(set(self.owners.values())) < len(self.owners)
-        if several and (self.program.opening == "private" or hasattr(self.program, "voters")):
+        if several and hasattr(self.program, "voters"):
+            yield (
+                f"each table of {self.program.name!r} must have a different owner: an owner of two "
+                "voters would know both votes."
+            )
+        elif several and self.program.opening == "private":
             yield (
                 f"each table of {self.program.name!r} must have a different owner: noise is for "
-                "one table of a silo, and an owner of two voters would know both votes."
+                "one table of each owner; join the files of an owner to one table first."
             )
         named = {self.dealer, *self.servers, *self.owners.values(), *self.receivers}
         if named != set(self.parties):
@@ -211,17 +216,19 @@ class Session:
                 yield f"server {name!r} must have an address, or the session a relay."
 
 
-def _table(kind: type, what: str, table: object) -> dict[str, Any]:
-    """Return a table of the file, with all required keys and no unknown ones."""
+def table_of(kind: type, what: str, table: object) -> dict[str, Any]:
+    """Return a table of a session file; raise if a key is missing or unknown."""
     fields = declarations(kind)
     required = [one.name for one in fields if one.required]
     optional = [one.name for one in fields if not one.required]
     if not isinstance(table, Mapping) or not set(required) <= set(table) <= {*required, *optional}:
         got = sorted(map(str, table)) if isinstance(table, Mapping) else type(table).__name__
-        raise PlanError(
-            f"{what} must be a table of {', '.join(required)}, may have {', '.join(optional)} and "
-            f"no more, got {got}."
-        )
+        known = {*required, *optional}
+        strange = [repr(one) for one in got if one not in known] if isinstance(got, list) else []
+        more = f"; {', '.join(strange)} is unknown" if strange else ""
+        needs = f" of {', '.join(required)}" * bool(required)
+        may = f", may have {', '.join(optional)} and no more" * bool(optional)
+        raise PlanError(f"{what} must be a table{needs}{may}, got {got}{more}.")
     return dict(table)
 
 
@@ -239,5 +246,7 @@ def _program(name: str, options: Any, programs: Mapping[str, type[Any]]) -> Prog
     except CloisterError:
         raise
     except (TypeError, ValueError, AttributeError, KeyError):
+        if is_dataclass(programs[name]):  # names an unknown option
+            table_of(programs[name], f"options of program {name!r}", options)
         raise PlanError(f"options of program {name!r} do not fit it; see its page.") from None
     return program

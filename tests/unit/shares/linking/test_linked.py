@@ -20,6 +20,7 @@ from cloister.shares.linking.plan import approval
 from cloister.shares.linking.program import Linked
 from cloister.shares.mpc import dealer
 from cloister.shares.mpc.material import Shuffle
+from cloister.shares.mpc.session import _program
 
 from .people import frames, on_shares
 from .test_secret import session
@@ -430,3 +431,26 @@ def test_a_server_that_takes_off_its_noise_has_one_draw_left_in_every_number() -
     expected = 4 / program.size_noise.sigma
     assert abs(moved[0] - expected) < 6 * (2 / 60) ** 0.5
     assert abs(left_over(0.7, 1.0).std(axis=0).mean() - 1) > 0.14
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "known"),
+    [
+        ('"of": ["x"]', '"columns": ["x"]', "columns"),
+        ('"high": 1.0', '"hihg": 1.0', "hihg"),
+        ('"how": "inner"', '"hwo": "inner"', "hwo"),
+    ],
+)
+def test_an_unknown_option_of_a_session_is_named(old: str, new: str, known: str) -> None:
+    analyses = [{"kind": "logistic", "target": "y", "of": ["x"]}]
+    text = json.dumps({**OPTIONS, "analyses": analyses, "how": "inner"})
+    assert old in text
+    with pytest.raises(PlanError, match=rf"must be a table of .*'{known}' is unknown"):
+        _program("linked", json.loads(text.replace(old, new)), {"linked": Linked})
+
+
+def test_an_owner_of_two_tables_reads_what_to_do() -> None:
+    one = session(("a", "b"))
+    owners = dict.fromkeys(one.owners, next(iter(one.owners.values())))
+    with pytest.raises(PlanError, match="join the files of an owner to one table first"):
+        replace(one, owners=owners)

@@ -80,6 +80,8 @@ def test_the_report_has_the_verdict_the_numbers_and_the_cost(page: str, found: F
         "Every person with at most 1 of these keys",
     ):
         assert words in text, words
+    # Each analysis is named; those of counts have no effects.
+    assert re.search(r"follow\. means of z, group: [^:]* linear of x, group, z: [^:]* differ", text)
     for shown in found.displays():
         assert html.escape(shown.title) in page
 
