@@ -462,6 +462,7 @@ class HorizonFolder:
 
     def ignored(self, ledger: Ledger) -> Iterator[str]:
         """Yield a sentence if the horizon has ended, so that a release ignores its records."""
+        # The end deletes the keys, so that no fingerprint can be compared.
         if not self._job(ledger).is_open:
             yield (
                 "all periods are closed: the given records were neither counted nor compared with "
@@ -507,7 +508,9 @@ class HorizonFolder:
 
     def _compare(self, t: int, states: Mapping[str, Arrivals], read: Read) -> None:
         """Raise if a period was drawn with other records than those that are given now."""
+        # Every row, since a fingerprint includes those that a period excludes.
         records = read(dict.fromkeys(states, _anyone))
+        # At all silos: one with other records is enough to make the answer not that of these.
         for silo, state in states.items():
             state.check_content(t, records[silo].fingerprint(state.key))
 
