@@ -48,12 +48,26 @@ States = Callable[[Any, int], list[GridState]]
 """Return public states of a task by a seed; laws that need few of them take the first two."""
 
 
+CLAIMS = ("low", "high", "half_width", "size_half_width")
+"""Results of clusters that are not known where a cluster is not determined."""
+
+
+def blank_of(results: Mapping[str, Any]) -> Any:
+    """Return True for clusters that are not determined, so that their intervals are not known."""
+    return np.asarray(results["verdict"] <= 0 if "verdict" in results else False)
+
+
 def are_in_order(results: Mapping[str, Any]) -> bool:
     """Return True if only values with an interval are not known, and its ends are in order.
 
     The places of a ROC curve are shares of negatives, which may not be known either.
     """
+    blank = blank_of(results)
     for key, value in results.items():
+        if key in CLAIMS and not (~blank == np.isfinite(value).T).all():
+            return False
+        if key in CLAIMS:
+            continue
         if key.endswith(("_low", "_high")):
             if np.isnan(value).any():
                 return False

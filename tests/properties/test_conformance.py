@@ -40,7 +40,7 @@ from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.survival.survival import Survival
 from cloister.testing import ZeroNoise, check_task, hostile_states
 
-from .cases import CASES, DESIGNS, EXAMPLES, ONE, Case, on_grid
+from .cases import CASES, CLAIMS, DESIGNS, EXAMPLES, ONE, Case, blank_of, on_grid
 
 every = pytest.mark.parametrize("name", CASES)
 
@@ -383,6 +383,8 @@ def test_any_release_has_results_without_gaps(
         ):
             known = np.isfinite(np.append(results["coef"], results.get("intercept", [])))
             assert (np.isfinite(value) == np.outer(known, known)).all(), key
+        elif key in CLAIMS and "verdict" in results:
+            assert (~blank_of(results) == np.isfinite(value).T).all(), key
         elif key.endswith(("_low", "_high")):
             assert not np.isnan(value).any(), key
         elif key.startswith(

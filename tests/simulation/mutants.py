@@ -272,14 +272,14 @@ LEDGER = (
     Mutant(
         "a charge does not write the head beside the ledger",
         _LEDGER + "commit",
-        "    self._note_head(job)\n    return stored",
+        "    self._note_head()\n    return stored",
         "    return stored",
         seed=1,
     ),
     Mutant(
         "a frame leaves again without its head beside the ledger",
         _LEDGER + "frame",
-        "self._note_head(job)",
+        "self._note_head()",
         "pass",
         seed=2013,
     ),

@@ -511,8 +511,8 @@ class HorizonFolder:
         # Every row, since a fingerprint includes those that a period excludes.
         records = read(dict.fromkeys(states, _anyone))
         # At all silos: one with other records is enough to make the answer not that of these.
-        for silo, state in states.items():
-            state.check_content(t, records[silo].fingerprint(state.key))
+        for silo, given in records.items():
+            states[silo].check_content(t, given.fingerprint(states[silo].key))
 
     def _draw(
         self,

@@ -178,8 +178,10 @@ class Site:
         Unreadable records raise no error here; each job reports them. Columns that the header
         lacks do: no job could run, and their names are public.
         """
+        # Whether a kept missing cell costs its row depends on the task, so jobs count these rows.
+        kept = [column.name for column in self.schema.columns if column.missing == "keep"]
         try:
-            report = self.reading()
+            report = self.reading(completed=kept)
         except AbsentColumns:
             raise
         except (CloisterError, OSError):

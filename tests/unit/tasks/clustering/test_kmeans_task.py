@@ -567,7 +567,11 @@ def test_a_report_can_be_made_of_any_shape(name: str, k: int, d: int) -> None:
         "half_width": (k, d),
         "sizes": (k,),
         "size_half_width": (k,),
-        **({"verdict": (k,)} if name == "fastlloyd" and task.estimate else {}),
+        **(
+            {"verdict": (k,), "noise": (k, d), "size_noise": (k,)}
+            if name == "fastlloyd" and task.estimate
+            else {}
+        ),
     }
     columns = tuple(f"c{i}" for i in range(d))
     displays = task.displays(results, columns)

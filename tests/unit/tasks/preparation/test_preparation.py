@@ -488,7 +488,8 @@ def test_a_pipeline_of_one_step_is_that_step() -> None:
     alone = exact("fastlloyd", toy_schema(2), X, **options)
     piped = exact("pipeline", toy_schema(2), X, steps=[("fastlloyd", options)])
     assert piped.results.keys() == alone.results.keys()
-    assert all((piped.results[key] == alone.results[key]).all() for key in alone.results)
+    for key in alone.results:
+        np.testing.assert_array_equal(piped.results[key], alone.results[key], key)
     assert piped.spent == alone.spent
 
 
