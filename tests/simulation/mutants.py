@@ -272,14 +272,15 @@ LEDGER = (
     Mutant(
         "a charge does not write the head beside the ledger",
         _LEDGER + "commit",
-        "    self._note_head()\n    return stored",
+        "    self._note_charge(job)\n    return stored",
         "    return stored",
         seed=1,
     ),
     Mutant(
-        "a frame leaves again without its head beside the ledger",
-        _LEDGER + "frame",
-        "self._note_head()",
+        # Opening moves a head that a crash left behind, and so does each frame: without both.
+        "a head that a crash left behind is not moved",
+        _LEDGER + "_move_head",
+        "self._write_head_file(self._state.head)",
         "pass",
         seed=2013,
     ),
