@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloister.data import Records
     from cloister.data.units import Admits
 
-MODEL = "model.json"  # its name is part of what users and scripts rely on
+MODEL = "model.json"  # users and scripts rely on this name
 _PACKED = (".gz", ".bz2", ".zst")
 OnRows = Callable[[int], None]
 

@@ -235,8 +235,8 @@ def sensitivity(game: Game) -> Finding:
     return Finding(
         "sensitivity",
         worst > game.paid,
-        f"a person changed all releases by at most {worst / game.paid:.4g} of what the price "
-        f"covers, by arriving in the periods {where}",
+        f"the largest change of all releases by a person was {worst / game.paid:.4g} of the priced "
+        f"bound, with arrivals in the periods {where}",
     )
 
 
