@@ -52,3 +52,15 @@ test_that("a random intercept becomes the term site", {
   expect_error(fixed(y ~ x + (x | site)), "only random term")
   expect_error(fixed(y ~ x), "once")
 })
+
+test_that("a model of completed cells has columns alone", {
+  columns <- function(formula) cloisterr:::columns_of(formula[[3]])
+  expect_equal(columns(y ~ age + (weight + factor(arm))), c("age", "weight", "arm"))
+  expect_error(columns(y ~ age * weight), "joined by \\+ alone, got 'age \\* weight'")
+  expect_error(columns(y ~ log(age)), "got 'log\\(age\\)'")
+  expect_error(columns(y ~ .), "names of columns")
+  expect_error(columns(y ~ age - weight), "names of columns")
+  expect_error(cloisterr:::target_of(log(y) ~ age), "on its left")
+  expect_error(cloisterr:::target_of(~age), "on its left")
+  expect_equal(cloisterr:::target_of(`mean pressure` ~ age), "mean pressure")
+})
