@@ -115,7 +115,7 @@ fixed_formula <- function(formula) {
 #' @export
 dp_imputed <- function(formula, family = "gaussian", data, schema, epsilon, nominal_n,
                        options = list(), ...) {
-  columns <- list(target = target_of(formula), covariates = as.list(columns_of(formula[[3]])))
+  columns <- list(target = target_of(formula), covariates = as.list(columns_of(added(formula[[3]]))))
   question <- question_of("imputed-regression", options = c(columns, family_of(family), options))
   run <- list(epsilon = epsilon, nominal_n = nominal_n, ...)
   done <- run_task(question, data, schema, run)
@@ -129,14 +129,26 @@ target_of <- function(formula) {
   as.character(formula[[2]])
 }
 
-# The names of columns that a formula adds.
-columns_of <- function(x) {
-  if (is.name(x) && x != quote(.)) return(as.character(x))
+# The terms that a formula adds.
+added <- function(x) {
   call <- if (is.call(x)) call_name(x) else ""
-  if (call == "+" && length(x) == 3) return(c(columns_of(x[[2]]), columns_of(x[[3]])))
-  if (call == "(") return(columns_of(x[[2]]))
-  if (call == "factor" && length(x) == 2 && is.name(x[[2]])) return(as.character(x[[2]]))
-  refuse("formula must have names of columns joined by + alone, got ", source_of(x), ".")
+  if (call == "+" && length(x) == 3) return(c(added(x[[2]]), added(x[[3]])))
+  if (call == "(") added(x[[2]]) else list(x)
+}
+
+# The name in a call such as `strata(site)`; NULL of other terms.
+named_in <- function(x, call) {
+  if (is.call(x) && call_name(x) == call && length(x) == 2 && is.name(x[[2]])) as.character(x[[2]])
+}
+
+# The columns of terms, each a name or `factor()` of one.
+columns_of <- function(terms) {
+  vapply(terms, function(x) {
+    if (is.name(x) && x != quote(.)) return(as.character(x))
+    name <- named_in(x, "factor")
+    if (!is.null(name)) return(name)
+    refuse("formula must have names of columns joined by + alone, got ", source_of(x), ".")
+  }, "")
 }
 
 mixed_of <- function(fit, formula) {

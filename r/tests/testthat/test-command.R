@@ -70,6 +70,27 @@ test_that("three silos answer from schema to prediction", {
   expect_output(print(table), "Groups")
 })
 
+test_that("hazard ratios have intervals", {
+  skip_without_command()
+  silos <- lapply(c(north = 1, east = 2, south = 3), function(silo) {
+    records <- clinic(silo)
+    days <- rexp(nrow(records), 0.002 * exp(0.7 * (records$arm == "drug")))
+    data.frame(days = pmin(round(days), 1000), dead = days < 1000, arm = records$arm)
+  })
+  schema <- dp_schema(
+    dataset = "c", days = c(0, 1000), dead = "boolean", arm = c("placebo", "drug")
+  )
+  found <- dp_cox(
+    Surv(days, dead) ~ arm + strata(site), silos, schema,
+    epsilon = 4, nominal_n = 4500, ledger = tempfile(fileext = ".db"), cap_epsilon = 9
+  )
+  ratio <- found[found$row == "arm=drug", ]
+  expect_equal(nrow(ratio), 1)
+  expect_lt(ratio$low, ratio$high)
+  # Noise has no seed here: an interval of ten deviations, in place of two.
+  expect_lt(abs(log(ratio$value) - 0.7), 5 * log(ratio$population_high / ratio$value))
+})
+
 test_that("missing cells are completed from schema to prediction", {
   skip_without_command()
   lacking <- function(silo) {
