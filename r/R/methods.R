@@ -8,7 +8,7 @@
 #' `"sampling"` is the error that `glm` has too. Type `"total"`, the default, is their sum: such an
 #' interval covers the population. Intervals are normal.
 #'
-#' @param object,x A model of [dp_glm()], [dp_lmer()] or [dp_result()].
+#' @param object,x A model of [dp_glm()], [dp_lmer()], [dp_imputed()] or [dp_result()].
 #' @param type Which error: `"total"`, `"noise"` or, for `vcov`, `"sampling"`.
 #' @param parm Names or numbers of coefficients; all by default.
 #' @param level Coverage of the intervals.
@@ -108,14 +108,19 @@ print_tail <- function(x) {
     tau <- format(x$tau, digits = 3)
     cat("deviation between silos ", tau[1], " [", tau[2], ", ", tau[3], "]\n", sep = "")
   }
-  cat("Std. Error includes the noise of privacy and sampling.\n")
+  for (name in rownames(x$lacking)) {
+    share <- sprintf("%.1f %%", 100 * x$lacking[name, ])
+    cat("cells completed: ", name, " ", share[1], " [", share[2], ", ", share[3], "]\n", sep = "")
+  }
+  models <- if (is.null(x$lacking)) " and sampling" else ", sampling and the models of cells"
+  cat("Std. Error includes the noise of privacy", models, ".\n", sep = "")
 }
 
 #' Predict records with a released model
 #'
 #' Runs locally and costs nothing. Predictions are **not private**: each depends on its record.
 #'
-#' @param object A model of [dp_glm()], [dp_lmer()] or [dp_result()].
+#' @param object A model of [dp_glm()], [dp_lmer()], [dp_imputed()] or [dp_result()].
 #' @param newdata Data frame with the columns of the formula.
 #' @param type `"response"` for the mean, or `"link"`.
 #' @param silo Silo of all rows, for a model with the term `site`.
@@ -148,14 +153,15 @@ predict.dp_glm <- function(object, newdata, type = c("response", "link"), silo =
 #'
 #' Methods of `tidy` and `glance` of the package generics, as `broom` has for `glm`.
 #'
-#' @param x A model of [dp_glm()], [dp_lmer()] or [dp_result()].
+#' @param x A model of [dp_glm()], [dp_lmer()], [dp_imputed()] or [dp_result()].
 #' @param conf.int Whether to add `conf.low` and `conf.high`.
 #' @param conf.level Their coverage.
 #' @param exponentiate Whether to return ratios; errors stay those of coefficients, as in `broom`.
 #' @param type Error of the intervals and of `std.error`: `"total"` or `"noise"`.
 #' @param ... Not used.
 #' @return A data frame, or a tibble if that package is installed. `tidy` has a row for each
-#'   coefficient, `glance` one row. `nobs` has noise.
+#'   coefficient, `glance` one row. `nobs` has noise. With completed cells, `fmi` is the part of the
+#'   variance over samples that they add, as in the package mice.
 #' @name dp_tidy
 NULL
 
@@ -170,6 +176,8 @@ tidy.dp_glm <- function(x, conf.int = FALSE, conf.level = 0.95, exponentiate = F
     term = names(values), estimate = values, std.error = error, statistic = values / error,
     p.value = 2 * stats::pnorm(-abs(values / error)), noise.std.error = errors_of(x, "noise")
   )
+  # As in tidy() of the package mice.
+  if (!is.null(x$missing_information)) found$fmi <- x$missing_information
   if (conf.int) {
     ends <- confint(x, level = conf.level, type = type)
     found$conf.low <- ends[, 1]

@@ -77,6 +77,80 @@ fixed_formula <- function(formula) {
   formula
 }
 
+#' Fit a generalized linear model to records with missing cells
+#'
+#' `cloister run --task imputed-regression` fits a model of each incomplete column first. Then a
+#' record that lacks a cell is replaced by the mean over its completed versions. Errors include
+#' those of these models, as by Rubin's rules. [dp_glm()] leaves such records out, which biases
+#' coefficients if the outcome decides who lacks cells.
+#'
+#' One or two columns of the formula, of numbers or of two categories, must have
+#' `missing = "keep"` in the schema. The target is never completed, and each row is a unit of
+#' privacy. If noise hides what the models of the cells need, all coefficients are `NA`.
+#'
+#' [dp_plan()] and [dp_submit()] take the name of the task in place of the formula, as
+#' `"imputed-regression"` with `options = list(target = "pressure", covariates = list("age",
+#' "weight"))`; [dp_result()] returns what this function does.
+#'
+#' @inheritParams dp_glm
+#' @param formula Columns joined by `+`, such as `pressure ~ age + weight`, without other terms.
+#' @param options List of further options of the task, such as
+#'   `list(reference = list(arm = "drug"))`.
+#' @return An object of the classes `dp_imputed` and `dp_glm`; see [coef.dp_glm()]. Further,
+#'   `lacking` is a matrix with the share of records that lack each incomplete column, and its
+#'   interval of the noise. `missing_information` is the part of a coefficient's variance over
+#'   samples that missing cells add; [tidy.dp_glm()] has it as `fmi`.
+#' @examples
+#' \dontrun{
+#' clinic <- dp_schema(
+#'   dataset = "clinic", age = c(0, 120), pressure = c(50, 250),
+#'   weight = list(type = "number", min = 20, max = 140, missing = "keep")
+#' )
+#' fit <- dp_imputed(
+#'   pressure ~ age + weight, gaussian, c("north.csv", "east.csv", "south.csv"), clinic,
+#'   epsilon = 1, nominal_n = 15000, cap_epsilon = 3
+#' )
+#' summary(fit)
+#' }
+#' @export
+dp_imputed <- function(formula, family = "gaussian", data, schema, epsilon, nominal_n,
+                       options = list(), ...) {
+  columns <- list(target = target_of(formula), covariates = as.list(columns_of(added(formula[[3]]))))
+  question <- question_of("imputed-regression", options = c(columns, family_of(family), options))
+  run <- list(epsilon = epsilon, nominal_n = nominal_n, ...)
+  done <- run_task(question, data, schema, run)
+  model_of(done$document, done$model, schema_of(schema), formula)
+}
+
+target_of <- function(formula) {
+  if (!inherits(formula, "formula") || length(formula) != 3 || !is.name(formula[[2]])) {
+    refuse("formula must be like y ~ a + b, with the name of a column on its left.")
+  }
+  as.character(formula[[2]])
+}
+
+# The terms that a formula adds.
+added <- function(x) {
+  call <- if (is.call(x)) call_name(x) else ""
+  if (call == "+" && length(x) == 3) return(c(added(x[[2]]), added(x[[3]])))
+  if (call == "(") added(x[[2]]) else list(x)
+}
+
+# The name in a call such as `strata(site)`; NULL of other terms.
+named_in <- function(x, call) {
+  if (is.call(x) && call_name(x) == call && length(x) == 2 && is.name(x[[2]])) as.character(x[[2]])
+}
+
+# The columns of terms, each a name or `factor()` of one.
+columns_of <- function(terms) {
+  vapply(terms, function(x) {
+    if (is.name(x) && x != quote(.)) return(as.character(x))
+    name <- named_in(x, "factor")
+    if (!is.null(name)) return(name)
+    refuse("formula must have names of columns joined by + alone, got ", source_of(x), ".")
+  }, "")
+}
+
 mixed_of <- function(fit, formula) {
   mixed <- fit$document$random_intercept
   if (is.null(mixed)) refuse("a random intercept needs three silos or more.")
@@ -183,7 +257,22 @@ model_of <- function(document, model = NULL, schema = NULL, formula = NULL) {
     delta = number_of(written$delta), digest = written$digest, silos = unlist(document$silos),
     formula = formula, document = written, model = model, schema = schema$text
   )
-  structure(c(coefficients_from(written), facts), class = "dp_glm")
+  fit <- structure(c(coefficients_from(written), facts), class = "dp_glm")
+  if (is.null(written$incomplete)) fit else imputed_from(written, fit)
+}
+
+# The model with what missing cells cost.
+imputed_from <- function(written, fit) {
+  shares <- lapply(written[c("lacking", "lacking_low", "lacking_high")], function(one) {
+    vapply(one, number_of, 0)
+  })
+  fit$lacking <- do.call(cbind, shares)
+  dimnames(fit$lacking) <- list(unlist(written$incomplete), c("share", "low", "high"))
+  parts <- stats::setNames(vapply(written$missing_information, number_of, 0), written$names)
+  names(parts)[length(parts)] <- "(Intercept)"
+  fit$missing_information <- parts[names(coef(fit))]
+  class(fit) <- c("dp_imputed", class(fit))
+  fit
 }
 
 # Coefficients as in R: the intercept first, reference categories apart, NA for what is not known.

@@ -31,6 +31,41 @@ dp_effect <- function(treatment, outcome, covariates, data, schema, epsilon, nom
   table_of(run_task(question, data, schema, run))
 }
 
+#' Estimate hazard ratios of an event
+#'
+#' Runs the task `cox` of cloister, as `coxph` of the package survival does for the records of one
+#' place.
+#'
+#' @inheritParams dp_glm
+#' @param formula Such as `Surv(days, dead) ~ age + arm + strata(site)`: the time, an event of yes
+#'   and no, up to three covariates, and a column whose values have their own baseline hazards, or
+#'   `site` for the silos.
+#' @param options List of further options of the task, such as `list(nominal_events = 2000)`.
+#' @return As for [dp_table1()].
+#' @export
+dp_cox <- function(formula, data, schema, epsilon, nominal_n, options = list(), ...) {
+  run <- list(epsilon = epsilon, nominal_n = nominal_n, ...)
+  question <- question_of("cox", options = c(hazards_of(formula), options))
+  table_of(run_task(question, data, schema, run))
+}
+
+# The options of the task from a formula.
+hazards_of <- function(formula) {
+  left <- if (inherits(formula, "formula") && length(formula) == 3) formula[[2]]
+  names <- if (is.call(left) && call_name(left) == "Surv") as.list(left)[-1]
+  if (length(names) != 2 || !all(vapply(names, is.name, NA))) {
+    refuse("formula must be like Surv(days, dead) ~ age + strata(site).")
+  }
+  terms <- added(formula[[3]])
+  strata <- lapply(terms, named_in, "strata")
+  others <- vapply(strata, is.null, NA)
+  if (sum(!others) > 1) refuse("formula must have one strata() at most.")
+  c(
+    list(time = as.character(names[[1]]), event = as.character(names[[2]])),
+    list(covariates = as.list(columns_of(terms[others]))), list(strata = unlist(strata))[any(!others)]
+  )
+}
+
 # All numbers of a release, as `cloister export` writes them.
 table_of <- function(done) {
   folder <- tempfile("numbers")

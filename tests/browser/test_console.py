@@ -202,7 +202,10 @@ def test_every_kind_of_report_is_at_most_twelve_clicks_from_dirty_files(
         click(f"button[name=ask][value={name}]")
         page.wait_for_selector(f"[name=of][value={name}]", state="attached")
         # Two models of all columns are refused for few records, with the number that is enough.
-        enter("nominal_n", "90000" if name == "treatment-effect" else "5000")
+        two = name in ("treatment-effect", "imputed-regression")
+        enter("nominal_n", "90000" if two else "5000")
+        if page.locator("[name=complete]").count():
+            click("[name=complete] >> nth=0")
         if page.locator("[name=cap_epsilon]").count():
             enter("cap_epsilon", "50")
         click("button:text('Spend')")
@@ -215,6 +218,61 @@ def test_every_kind_of_report_is_at_most_twelve_clicks_from_dirty_files(
     desk.go("/")
     assert page.locator("tbody tr").count() == len(QUESTIONS)
     desk.check("answers")
+
+
+def test_missing_cells_are_completed_from_files_to_a_report(visit: Open, tmp_path: Path) -> None:
+    folder = tmp_path / "clinic"
+    folder.mkdir()
+    rng = np.random.default_rng(4)
+    for name in ("north", "south"):
+        weight = rng.normal(75, 12, 8000)
+        pressure = 90 + 0.5 * weight + rng.normal(0, 10, 8000)
+        cells = np.where(pressure + rng.normal(0, 8, 8000) > 135, "", weight.round(1).astype(str))
+        rows = "".join(f"{one},{other:.0f}\n" for one, other in zip(cells, pressure, strict=True))
+        (folder / f"{name}.csv").write_text(f"weight,pressure\n{rows}")
+    book = "name,type,min,max,categories\nweight,number,20,150,\npressure,number,50,220,\n"
+    (folder / "codebook.csv").write_text(book)
+    desk = visit("--folder", str(folder))
+    page = desk.page
+    page.select_option("[name=meaning]", "codebook.csv")
+    page.click("button:text('Next')")
+    desk.arrive("What do the columns mean?")
+    page.click("#columns button:text('Next')")
+    page.wait_for_selector("text=A question of the next page completes missing cells")
+    page.click("button:text('Use the files as they are')")
+    desk.arrive("What do you want to know?")
+    page.click("button[name=ask][value=linear]")
+    page.wait_for_selector("[name=of][value=linear]", state="attached")
+    assert not page.locator("[name=complete]").count()
+    page.click("button:text('What if cells are missing?')")
+    page.wait_for_selector("legend:text('What if cells are missing?')")
+    page.select_option("[name=target]", "pressure")
+    page.wait_for_selector("text=Complete missing cells of weight", state="attached")
+    page.check("[name=column]")
+    page.fill("[name=nominal_n]", "16000")
+    page.fill("[name=cap_epsilon]", "4")
+    page.fill("[name=epsilon]", "2")
+    page.wait_for_selector("text=choose one or two columns whose missing cells")
+    desk.check()
+    page.focus("[name=complete]")
+    page.keyboard.press("Space")
+    page.wait_for_selector("button:text('Spend epsilon 2 and answer')")
+    page.wait_for_selector("text=What is known before the run")
+    curve = page.locator("figure img")
+    curve.scroll_into_view_if_needed()
+    assert curve.evaluate("image => image.decode().then(() => image.naturalWidth > 0)")
+    desk.check("missing-question")
+    page.click("text=Show the form of the answer")
+    desk.arrive("The form of the answer")
+    desk.check()
+    page.click("text=Back to the question")
+    page.click("button:text('Spend epsilon 2 and answer')")
+    desk.arrive("Here is the answer")
+    desk.check("missing-answer")
+    assert "weight" in page.inner_text(".verdict")
+    page.click("text=Read the report")
+    page.wait_for_selector("text=Missing information")
+    desk.check()
 
 
 def test_a_silo_decides_by_the_keyboard_alone(visit: Open, home: Home) -> None:

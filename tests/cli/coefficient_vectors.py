@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pandas as pd
 from cloister import Schema
 from cloister.app.coefficients import coefficients_of
 from cloister.app.job import run_job
+from cloister.app.release import Release
 from cloister.core.plain import plain
 from cloister.data import read_source
 from cloister.tasks import TASKS
@@ -44,6 +46,17 @@ CASES = {
     "poisson": ("falls ~ age + arm + offset(log(years))", "poisson", 0.5),
 }
 """Formula, family and epsilon of each file; noise hides the rare arm."""
+INCOMPLETE = Schema(
+    dataset="vectors",
+    unit="row",
+    columns=[
+        *(column.model_dump() for column in SCHEMA.columns),
+        {"name": "weight", "type": "number", "min": 20, "max": 140, "missing": "keep"},
+    ],
+)
+IMPUTED = {"target": "pressure", "covariates": ("age", "arm", "weight")}
+"""Options of the last file, whose records lack cells."""
+NAMES = (*CASES, "imputed")
 
 
 def table(silo: int) -> pd.DataFrame:
@@ -64,22 +77,43 @@ def table(silo: int) -> pd.DataFrame:
     )
 
 
-def vector(name: str) -> dict[str, Any]:
-    """Return the content of a file."""
-    formula, family, epsilon = CASES[name]
-    terms = parse_formula(formula).to_dict()
-    target = formula.split()[0]
-    release = run_job(
-        TASKS["glm"],
-        SCHEMA,
-        {silo: read_source(table(k), SCHEMA) for k, silo in enumerate(SILOS)},
+def incomplete(silo: int) -> pd.DataFrame:
+    """Return the records with a weight, which is mostly missing where pressure is high."""
+    rng, records = np.random.RandomState(100 + silo), table(silo)
+    weight = 60 + 0.2 * records["age"] + rng.normal(0, 12, 2000)
+    pressure = records["pressure"] + 0.3 * (weight - 70)
+    lacks = rng.random_sample(2000) < 1 / (1 + np.exp((140 - pressure) / 10))
+    return records.assign(pressure=pressure, weight=weight.where(~lacks))
+
+
+def released(
+    task: str,
+    schema: Schema,
+    of: Callable[[int], pd.DataFrame],
+    epsilon: float,
+    options: Mapping[str, Any],
+) -> Release:
+    """Return the release of a job over all silos."""
+    return run_job(
+        TASKS[task],
+        schema,
+        {silo: read_source(of(k), schema) for k, silo in enumerate(SILOS)},
         epsilon=epsilon,
         nominal_n=6000,
         noise=SimulatedNoise(11),
-        target=target,
-        family=family,
-        formula=terms,
+        **options,
     )
+
+
+def vector(name: str) -> dict[str, Any]:
+    """Return the content of a file."""
+    if name in CASES:
+        formula, family, epsilon = CASES[name]
+        terms = parse_formula(formula).to_dict()
+        options = {"target": formula.split()[0], "family": family, "formula": terms}
+        release = released("glm", SCHEMA, table, epsilon, options)
+    else:
+        release = released("imputed-regression", INCOMPLETE, incomplete, 4.0, IMPUTED)
     found = release.results
 
     def ends(stem: str, last: str, kind: str) -> list[Any]:
@@ -107,5 +141,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
-    for name in CASES:
+    for name in NAMES:
         (folder / f"{name}.json").write_text(text_of(vector(name)), encoding="utf-8")

@@ -43,7 +43,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.skipif(not VECTORS.is_dir(), reason="the package of R is not in this copy")
-@pytest.mark.parametrize("name", made.CASES)
+@pytest.mark.parametrize("name", made.NAMES)
 def test_the_vectors_are_those_that_the_package_of_r_reads(name: str) -> None:
     kept = json.loads((VECTORS / f"{name}.json").read_text())
     assert same(json.loads(made.text_of(made.vector(name))), kept)

@@ -70,6 +70,73 @@ test_that("three silos answer from schema to prediction", {
   expect_output(print(table), "Groups")
 })
 
+test_that("hazard ratios have intervals", {
+  skip_without_command()
+  silos <- lapply(c(north = 1, east = 2, south = 3), function(silo) {
+    records <- clinic(silo)
+    days <- rexp(nrow(records), 0.002 * exp(0.7 * (records$arm == "drug")))
+    data.frame(days = pmin(round(days), 1000), dead = days < 1000, arm = records$arm)
+  })
+  schema <- dp_schema(
+    dataset = "c", days = c(0, 1000), dead = "boolean", arm = c("placebo", "drug")
+  )
+  found <- dp_cox(
+    Surv(days, dead) ~ arm + strata(site), silos, schema,
+    epsilon = 4, nominal_n = 4500, ledger = tempfile(fileext = ".db"), cap_epsilon = 9
+  )
+  ratio <- found[found$row == "arm=drug", ]
+  expect_equal(nrow(ratio), 1)
+  expect_lt(ratio$low, ratio$high)
+  # Noise has no seed here: an interval of ten deviations, in place of two.
+  expect_lt(abs(log(ratio$value) - 0.7), 5 * log(ratio$population_high / ratio$value))
+})
+
+test_that("missing cells are completed from schema to prediction", {
+  skip_without_command()
+  lacking <- function(silo) {
+    records <- clinic(silo, 6000)
+    weight <- 60 + 0.2 * records$age + rnorm(6000, 0, 12)
+    records$pressure <- records$pressure + 0.3 * weight
+    records$weight <- ifelse(runif(6000) < plogis((records$pressure - 160) / 10), NA, weight)
+    records
+  }
+  silos <- list(north = lacking(1), east = lacking(2), south = lacking(3))
+  kept <- list(type = "number", min = 0, max = 150, missing = "keep")
+  schema <- dp_schema(
+    dataset = "c", age = c(0, 120), arm = c("placebo", "drug"), pressure = c(50, 250), weight = kept
+  )
+  ledger <- tempfile(fileext = ".db")
+  options <- list(target = "pressure", covariates = list("age", "weight"))
+  plan <- dp_plan(
+    "imputed-regression", schema = schema, epsilon = 4, nominal_n = 18000, options = options
+  )
+  expect_equal(plan$rounds, 10)
+  expect_warning(
+    fit <- dp_imputed(
+      pressure ~ age + weight, gaussian, silos, schema,
+      epsilon = 4, nominal_n = 18000, ledger = ledger, cap_epsilon = 9
+    ),
+    "no term for the silo"
+  )
+  # Ten deviations: noise has no seed here.
+  expect_lt(abs(coef(fit)[["weight"]] - 0.3), 10 * sqrt(vcov(fit)["weight", "weight"]))
+  truth <- mean(is.na(unlist(lapply(silos, `[[`, "weight"))))
+  expect_lt(abs(fit$lacking["weight", "share"] - truth), 10 * diff(fit$lacking["weight", 1:2]) / -1.96)
+  rows <- data.frame(age = c(50, 60), weight = c(70, NA))
+  found <- predict(fit, rows)
+  expect_equal(found[1], sum(coef(fit) * c(1, 50, 70)), tolerance = 0.01)
+  expect_true(is.na(found[2]))
+  expect_output(print(fit), "cells completed: weight")
+  wrong <- tryCatch(
+    dp_imputed(
+      pressure ~ age, gaussian, silos, schema,
+      epsilon = 4, nominal_n = 18000, ledger = ledger
+    ),
+    error = identity
+  )
+  expect_match(conditionMessage(wrong), "missing = 'keep'")
+})
+
 test_that("the effect of a treatment has a task", {
   skip_without_command()
   tasks <- cloisterr:::run_command("tasks")
@@ -77,9 +144,12 @@ test_that("the effect of a treatment has a task", {
   silos <- list(north = clinic(1), east = clinic(2), south = clinic(3))
   schema <- dp_schema(dataset = "c", age = c(0, 120), arm = c("placebo", "drug"), ill = "boolean")
   ledger <- tempfile(fileext = ".db")
-  found <- dp_effect(
-    "arm", "ill", "age", silos, schema,
-    epsilon = 4, nominal_n = 4500, ledger = ledger, cap_epsilon = 9
+  expect_warning(
+    found <- dp_effect(
+      "arm", "ill", "age", silos, schema,
+      epsilon = 4, nominal_n = 4500, ledger = ledger, cap_epsilon = 9
+    ),
+    "no covariate is the silo"
   )
   expect_gt(nrow(found), 0)
 })

@@ -1,5 +1,5 @@
 test_that("intervals are those of Python", {
-  for (name in c("gaussian", "binomial", "poisson")) {
+  for (name in c("gaussian", "binomial", "poisson", "imputed")) {
     vector <- vector_of(name)
     fit <- cloisterr:::model_of(vector)
     for (type in c("noise", "total")) {
@@ -44,6 +44,39 @@ test_that("a random intercept has its own coefficients", {
   expect_error(cloisterr:::mixed_of(cloisterr:::model_of(vector_of("poisson")), y ~ x), "three silos")
 })
 
+test_that("completed cells have their share and their cost", {
+  vector <- vector_of("imputed")
+  fit <- cloisterr:::model_of(vector)
+  expect_s3_class(fit, c("dp_imputed", "dp_glm"), exact = TRUE)
+  written <- vector$coefficients
+  expect_equal(dimnames(fit$lacking), list("weight", c("share", "low", "high")))
+  share <- unlist(written[c("lacking", "lacking_low", "lacking_high")], use.names = FALSE)
+  expect_equal(unname(fit$lacking[1, ]), share)
+  expect_named(fit$missing_information, names(coef(fit)))
+  expect_equal(fit$missing_information[["weight"]], written$missing_information[[5]])
+  # Neither that of the intercept nor that of a hidden coefficient is known.
+  expect_equal(names(which(is.na(fit$missing_information))), c("(Intercept)", "arm=high"))
+  expect_true(is.na(coef(fit)[["arm=high"]]))
+  expect_equal(unname(confint(fit, "arm=high")), matrix(c(-Inf, Inf), 1))
+  expect_output(print(fit), "cells completed: weight 23.5 % \\[23.1 %, 23.9 %\\]")
+  expect_output(print(summary(fit)), "the models of cells")
+})
+
+test_that("without enough complete records nothing is known", {
+  vector <- vector_of("imputed")
+  hidden <- function(values) lapply(values, function(value) NULL)
+  written <- vector$coefficients
+  written$coef <- hidden(written$coef)
+  written$known <- lapply(written$known, function(one) FALSE)
+  for (part in c("noise_cov", "sampling_cov")) written[[part]] <- lapply(written[[part]], hidden)
+  fit <- cloisterr:::model_of(list(coefficients = written))
+  expect_true(all(is.na(coef(fit))))
+  expect_true(all(is.na(vcov(fit))))
+  expect_equal(unname(confint(fit)), matrix(c(-Inf, Inf), 5, 2, byrow = TRUE))
+  expect_output(print(fit), "not known")
+  expect_output(print(summary(fit)), "not known")
+})
+
 test_that("another version of the document is refused", {
   vector <- vector_of("poisson")
   vector$coefficients$contract <- 2L
@@ -61,6 +94,9 @@ test_that("tidy and glance are tables", {
   expect_equal(found$std.error, unname(sqrt(diag(vcov(fit)))))
   expect_equal(nrow(generics::glance(fit)), 1)
   expect_equal(nobs(fit), fit$n)
+  expect_false("fmi" %in% names(found))
+  completed <- cloisterr:::model_of(vector_of("imputed"))
+  expect_equal(generics::tidy(completed)$fmi, unname(completed$missing_information))
 })
 
 test_that("predictions without a model are refused", {

@@ -52,3 +52,28 @@ test_that("a random intercept becomes the term site", {
   expect_error(fixed(y ~ x + (x | site)), "only random term")
   expect_error(fixed(y ~ x), "once")
 })
+
+test_that("a model of completed cells has columns alone", {
+  columns <- function(formula) cloisterr:::columns_of(cloisterr:::added(formula[[3]]))
+  expect_equal(columns(y ~ age + (weight + factor(arm))), c("age", "weight", "arm"))
+  expect_error(columns(y ~ age * weight), "joined by \\+ alone, got 'age \\* weight'")
+  expect_error(columns(y ~ log(age)), "got 'log\\(age\\)'")
+  expect_error(columns(y ~ .), "names of columns")
+  expect_error(columns(y ~ age - weight), "names of columns")
+  expect_error(cloisterr:::target_of(log(y) ~ age), "on its left")
+  expect_error(cloisterr:::target_of(~age), "on its left")
+  expect_equal(cloisterr:::target_of(`mean pressure` ~ age), "mean pressure")
+})
+
+test_that("a formula of hazards has a time, an event and covariates", {
+  found <- cloisterr:::hazards_of(Surv(days, dead) ~ age + strata(site) + factor(arm))
+  expect_equal(
+    found,
+    list(time = "days", event = "dead", covariates = list("age", "arm"), strata = "site")
+  )
+  expect_null(cloisterr:::hazards_of(Surv(days, dead) ~ age)$strata)
+  expect_error(cloisterr:::hazards_of(days ~ age), "Surv\\(days, dead\\)")
+  expect_error(cloisterr:::hazards_of(Surv(0, days, dead) ~ age), "Surv\\(days, dead\\)")
+  expect_error(cloisterr:::hazards_of(Surv(days, dead) ~ strata(a) + strata(b) + age), "one strata")
+  expect_error(cloisterr:::hazards_of(Surv(days, dead) ~ log(age)), "names of columns")
+})

@@ -25,6 +25,10 @@ _LARGE_ODDS = 0.9  # an attacker's; 0.5 is a blind guess
 _CLEAR_SUM = 5.0  # least ratio of the sum of equal records to its noise
 _SHARE = re.compile("(share|rank|survival|event rate|items|sets of)\\b")
 """Forecasts between 0 and 1; `want` takes them as such."""
+_LEAST_NOTE = (
+    "The errors of coefficients are not known before the run: they depend on how columns vary "
+    "together, and on which cells are missing."
+)
 WITHOUT_SITE = (
     "the model has no term for the silo. If silos differ both in a column and in the outcome, the "
     "coefficient of this column includes the difference between silos; a formula of glm, or the "
@@ -52,7 +56,8 @@ def expected(plan: Plan) -> tuple[Table, ...]:
     The optional member `columnwise` of a task maps a forecast with one value per column to the
     title of its table. The optional member `forecast_ranges` maps a forecast of an order of
     magnitude to its least and largest multiple, and to the reason for the difference. The optional
-    member `forecast_note` explains the margins.
+    member `forecast_note` explains the margins. Of a task that has :func:`least_records` in place
+    of margins, the table has these.
     """
     columnwise = getattr(plan.task, "columnwise", {})
     ranges = _ranges(plan)
@@ -77,7 +82,21 @@ def expected(plan: Plan) -> tuple[Table, ...]:
         note = getattr(plan.task, "forecast_note", "")
         title = "Expected error (95 % of the noise)"
         tables.append(Table(title, ("of", "error"), tuple(others), note))
+    if (least := least_records(plan)) is not None:
+        found = (("complete records, for known coefficients", f"at least {least:,}"),)
+        tables.append(Table("What is known before the run", ("of", "number"), found, _LEAST_NOTE))
     return tuple(tables)
+
+
+def least_records(plan: Plan) -> int | None:
+    """Return the number of complete records below which noise hides the whole result.
+
+    It comes from the optional member ``least_records(noise_std)`` of a task, whose argument is the
+    noise of a block of the plan. None for other tasks.
+    """
+    *_, last = pipeline_steps(plan.task)
+    of_task = getattr(last, "least_records", None)
+    return None if of_task is None or plan.budget is None else int(of_task(plan.noise_std))
 
 
 def _margin(label: str, width: float) -> str:

@@ -14,7 +14,7 @@ _STYLE = (
 )
 
 
-def curve(errors: Mapping[float, float], chosen: float) -> str:
+def curve(errors: Mapping[float, float], chosen: float, sign: str = "\u00b1 ") -> str:
     """Return an SVG of positive errors by epsilon, both on a logarithmic scale.
 
     Parameters
@@ -22,6 +22,8 @@ def curve(errors: Mapping[float, float], chosen: float) -> str:
     errors : mapping of epsilon to error
     chosen : float
         The epsilon that is marked.
+    sign : str
+        Text before each error; empty for other numbers than errors.
     """
     places = _scaled(errors.keys(), _LEFT, WIDTH - _RIGHT)
     heights = _scaled(errors.values(), HEIGHT - _BOTTOM, _TOP)
@@ -34,7 +36,7 @@ def curve(errors: Mapping[float, float], chosen: float) -> str:
         marks.append(
             f'<line x1="{x}" x2="{x}" y1="{y}" y2="{HEIGHT - _BOTTOM}"/>'
             f'<circle cx="{x}" cy="{y}" r="{6 if kind else 3.5}"/>'
-            f'<text{kind} x="{x}" y="{y - 12}">\u00b1 {_short(error)}</text>'
+            f'<text{kind} x="{x}" y="{y - 12}">{sign}{_short(error)}</text>'
             f'<text{kind} x="{x}" y="{HEIGHT - 20}">{epsilon:g}</text>'
         )
     line = " ".join(f"{x},{y}" for x, y, *_ in points)

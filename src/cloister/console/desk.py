@@ -196,7 +196,8 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
 
     def errors(request: HttpRequest) -> Response:
         entered = _asked(folder, request.query_params)
-        return a_picture(curve(entered.errors(), entered.epsilon))
+        signs = {"sign": ""} if entered.has_least else {}
+        return a_picture(curve(entered.errors(), entered.epsilon, **signs))
 
     previews: dict[tuple[str, str], Answer] = {}  # of a page and of its picture
     rows_of: dict[str, list[str]] = {}  # sentences for the owner, by the name of a job
@@ -230,10 +231,14 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             raise DataError("this form names no folder for its results; load its page again.")
         job = entered.request(ledger, out)
         same = job.command(entered.schema) == priced.request(ledger, out).command(entered.schema)
+        same = same and entered.schema == priced.schema
         if not same or entered.periods != priced.periods:
             raise PlanError(
                 "the question has changed since its price was shown; go back and review the price."
             )
+        if entered.schema != entered.declared:  # it keeps missing cells
+            text, stem = entered.schema.to_toml(), entered.schema_file.stem
+            job = job.model_copy(update={"schema_file": _written(text, folder, stem)})
         return entered, job, out
 
     def run(request: HttpRequest) -> Response:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from cloister.app.files import name_silos, schemas_of, source_of
-from cloister.app.forecast import margins
+from cloister.app.forecast import least_records, margins
 from cloister.app.job import Job
 from cloister.app.request import Request
 from cloister.console.guard import Form
@@ -40,6 +40,12 @@ def _is_number(column: Column) -> bool:
 
 def _is_named(column: Column) -> bool:
     return column.type in ("boolean", "category")
+
+
+def _is_completable(column: Column) -> bool:
+    # A category may be called "keep", which then is a value in place of a rule.
+    two = len(column.categories) == 2 and "keep" not in column.categories
+    return _is_number(column) or _is_yes_no(column) or two
 
 
 def _is_yes_no(column: Column) -> bool:
@@ -87,7 +93,8 @@ class FormState:
         The text of each field.
     files : tuple of Path
     schema_file : Path
-    schema : Schema
+    declared : Schema
+        The content of that file.
     reading : Path, optional
         Settings of each file.
     """
@@ -95,7 +102,7 @@ class FormState:
     form: Form
     files: tuple[Path, ...]
     schema_file: Path
-    schema: Schema
+    declared: Schema
     reading: Path | None = None
 
     @property
@@ -117,7 +124,7 @@ class FormState:
         return tuple(filter(None, [self.form.get("baskets", "")]))
 
     def _suitable(self, suits: Suits) -> tuple[str, ...]:
-        return tuple(column.name for column in self.schema.columns if _SUITS[suits](column))
+        return tuple(column.name for column in self.declared.columns if _SUITS[suits](column))
 
     @cached_property
     def roles(self) -> dict[str, str]:
@@ -126,6 +133,8 @@ class FormState:
         for name, suits in self.question.roles.items():
             rest = [column for column in self._suitable(suits) if column not in roles.values()]
             hinted = [column for column in rest if self._is_hinted(name, column)]
+            # Of columns of any type, a number: most families of a target need one.
+            hinted += [column for column in self._suitable("number") if column in rest]
             first = "" if name in self.question.optional else next(iter([*hinted, *rest]), "")
             roles[name] = self._field(name, first)
         return roles
@@ -156,11 +165,46 @@ class FormState:
             first = sorted(self.others, key=self.edges.__contains__)[: self.question.most]
             return tuple(name for name in self.others if name in first)
         # Columns are sent by number, since a name may hold any character.
-        chosen = {self.schema.names[int(at)] for at in self._numbers()}
+        chosen = self._named("column")
         return tuple(name for name in self.others if name in chosen)
 
-    def _numbers(self) -> set[str]:
-        return set(self.form.getlist("column")) & set(map(str, range(len(self.schema.names))))
+    def _named(self, field: str) -> set[str]:
+        chosen = self.form.getlist(field)
+        return {name for at, name in enumerate(self.declared.names) if str(at) in chosen}
+
+    @property
+    def completable(self) -> tuple[str, ...]:
+        """The columns whose missing cells a model can complete, if the question is one of these."""
+        # A task with this member is given the records that lack a cell.
+        if not hasattr(TASKS[self.name], "incomplete"):
+            return ()
+        return tuple(
+            column.name
+            for column in self.declared.columns
+            if column.name in self.others and _is_completable(column)
+        )
+
+    @cached_property
+    def completed(self) -> tuple[str, ...]:
+        """Those that the user chose; before a choice, those that the schema keeps."""
+        if self.form.get("of") == self.name:
+            chosen = self._named("complete") & {*self.used}
+        else:
+            chosen = {column.name for column in self.declared.columns if column.keeps_missing}
+        return tuple(name for name in self.completable if name in chosen)
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The schema of the job, which keeps the missing cells that the question completes."""
+        if not self.completable:
+            return self.declared
+        columns = (
+            column.model_copy(update={"missing": "keep"})
+            if column.name in self.completed
+            else column.model_copy(update={"missing": "drop"} if column.keeps_missing else {})
+            for column in self.declared.columns
+        )
+        return self.declared.model_copy(update={"columns": tuple(columns)})
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -185,7 +229,7 @@ class FormState:
             return {}
         return {
             column.name: self._field(f"edges-{i}", _parts(column, self.question.bins))
-            for i, column in enumerate(self.schema.columns)
+            for i, column in enumerate(self.declared.columns)
             if column.name in self.others and _is_number(column)
         }
 
@@ -227,14 +271,24 @@ class FormState:
         """The names of the task's forecasts."""
         return tuple(margins(self._job(_LARGEST).plan)) if self.question.forecast else ()
 
+    @cached_property
+    def has_least(self) -> bool:
+        """True if the plan knows the least number of complete records in place of an error."""
+        return not self.question.forecast and least_records(self._job(_LARGEST).plan) is not None
+
     def errors(self) -> dict[float, float]:
-        """Return the expected error at several epsilons where the task has a plan."""
+        """Return the expected error at several epsilons where the task has a plan.
+
+        It is the least number of complete records if that is what the plan knows.
+        """
         errors: dict[float, float] = {}
         # Labels of near points would overlap.
         others = (one for one in _CURVE if not 2 / 3 < one / self.epsilon < 3 / 2)
         for epsilon in sorted([*others, self.epsilon]):
             with suppress(PlanError):
-                error = margins(self._job(epsilon).plan).get(self.want_of, math.inf)
+                plan = self._job(epsilon).plan
+                least = least_records(plan)
+                error = margins(plan).get(self.want_of, math.inf) if least is None else least
                 errors |= {epsilon: error} if 0 < error < math.inf else {}
         return errors
 
@@ -311,6 +365,8 @@ class FormState:
             )
         if len(self.used) < question.least:
             raise PlanError(f"choose {question.least} or more columns to use.")
+        if self.completable and not self.completed:
+            raise PlanError("choose one or two columns whose missing cells are to be completed.")
         return self.request(Path(), "").job(self.schema)
 
     def _job(self, epsilon: float) -> Job:

@@ -162,6 +162,12 @@ ROWS = {
         "only": ("covariates",),
         "command": "fit a regression to records with missing cells, which models complete",
         "python": ("linear_model:DPGeneralizedLinearRegressor",),
+        "question": {
+            "title": "What if cells are missing? (models complete them)",
+            "roles": {"target": "any"},
+            "start": {"family": "gaussian"},
+            "forecast": False,
+        },
     },
     "linear": {
         "task": "supervised.linear:Linear",

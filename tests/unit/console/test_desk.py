@@ -11,13 +11,14 @@ import tomllib
 from contextlib import suppress
 from html import unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 import numpy as np
 import pandas as pd
 import pytest
 from httpx import Response
-from starlette.datastructures import ImmutableMultiDict
+from starlette.datastructures import ImmutableMultiDict, QueryParams
 from starlette.testclient import TestClient
 
 from cloister.app.answer import Answer
@@ -696,11 +697,34 @@ def test_only_files_of_the_folder_can_be_named(desk: TestClient, name: str) -> N
 def test_every_command_over_files_is_a_question() -> None:
     asked = {name for name, row in CAPABILITIES.items() if row.question}
     assert sorted(name for names in QUESTION_GROUPS.values() for name in names) == sorted(asked)
-    # The pages of the console do not declare that a column keeps its missing cells.
-    assert COMMANDS.keys() - asked == {"imputed-regression"}
+    assert COMMANDS.keys() <= asked
 
 
 TYPED = {"type-2": "boolean", "categories-2": "", "type-3": "boolean"}
+STEPS = {
+    *("bounds", "discretise", "pca", "pipeline", "quantiles", "standardise", "statistics"),
+    *("fastlloyd", "glloyd", "lloyd", "sulloyd", "cluster-quality"),  # of `auto`
+    *("fedavg", "fedavg-regression", "naive-bayes"),  # models for programs
+    "count",
+}
+"""Tasks of the catalogue that the console does not ask for."""
+
+
+def test_every_task_is_asked_on_the_page_or_named_as_a_step(desk: TestClient) -> None:
+    _, page = say(desk, **TYPED)
+    shown = re.findall('<button name="ask" value="(.+?)"', page)
+    assert len(shown) == len({*shown})
+    assert {*shown} == {name for name, row in CAPABILITIES.items() if row.question}
+    assert {*shown} | STEPS == CAPABILITIES.keys()
+    assert not {*shown} & STEPS
+
+
+def asked_for(name: str, **form: str) -> str:
+    """Return the query of a question, with what it cannot suggest."""
+    chosen: dict[str, Any] = {"ask": name, **form}
+    if name == "imputed-regression":  # nobody knows in advance where cells are missing
+        chosen |= {"of": name, "column": ["2", "3"], "complete": "2", "nominal_n": "20000"}
+    return urlencode(chosen, doseq=True)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -708,7 +732,8 @@ def test_every_question_is_a_job_whose_page_and_command_agree(
     desk: TestClient, folder: Path, name: str
 ) -> None:
     where, _ = say(desk, **TYPED)
-    page = unescape(desk.get(f"{where}&ask={name}&nominal_n=5,000&epsilon=2&cap_epsilon=4").text)
+    query = asked_for(name, nominal_n="5,000", epsilon="2", cap_epsilon="4")
+    page = unescape(desk.get(f"{where}&{query}").text)
     question = QUESTIONS[name]
     assert "Spend epsilon 2 and answer" in page
     assert question.title in page
@@ -716,14 +741,13 @@ def test_every_question_is_a_job_whose_page_and_command_agree(
     assert {*question.optional, *question.hints} <= question.roles.keys()
     assert question.forecast == ("Expected error" in page)
     schema = Schema.load(folder / "ward.toml")
-    form = {"ask": name, "nominal_n": "5000", "epsilon": "2"}
-    asked = FormState(ImmutableMultiDict(form), (Path("-a.csv"),), Path("ward.toml"), schema)
+    asked = FormState(QueryParams(query), (Path("-a.csv"),), Path("ward.toml"), schema)
     command = asked.request(Path("l.db"), "out").command(schema)
     assert command[:2] == ["run", "./-a.csv"]
     assert command[command.index("--task") + 1] == asked.job().plan.task.name
     options = _parser(command).parse_args(command)
     assert options.columns in (None, asked.job().plan.columns)
-    assert (options.epsilon, options.nominal_n) == (2.0, 5000)
+    assert (options.epsilon, options.nominal_n) == (2.0, asked.nominal_n)
 
 
 def offered(page: str, name: str) -> list[str]:
@@ -765,6 +789,89 @@ def test_numbers_have_public_bins_that_a_person_can_change(desk: TestClient, fol
     said = {"of": "tabulate", "column": "0", "nominal_n": "900"}
     for wrong, why in (("forty", "an edge of 'age' must be a number"), ("65, 40", "lower first")):
         assert why in problem(ask(desk, **said, **{"edges-0": wrong}))
+
+
+def imputed(desk: TestClient, where: str, **form: Any) -> tuple[str, str]:
+    """Return the query of the question of missing cells, and its page."""
+    start = {"of": "imputed-regression", "column": ["1", "2"], "nominal_n": "20000"}
+    query = urlencode({**start, "epsilon": "2", "cap_epsilon": "4", **form}, doseq=True)
+    return query, unescape(desk.get(f"{where}&{query}").text)
+
+
+def test_missing_cells_are_completed_where_the_question_uses_them(
+    desk: TestClient, folder: Path
+) -> None:
+    where, _ = say(desk, **TYPED)
+    first = unescape(desk.get(f"{where}&ask=imputed-regression&nominal_n=20000").text)
+    assert "choose one or two columns whose missing cells" in problem(first)
+    assert re.findall('name="complete" value="(.)"', first) == ["1", "2", "3"]  # not the target
+    assert 'name="complete"' not in desk.get(f"{where}&ask=linear").text
+    _, page = imputed(desk, where, complete="1")
+    assert "Spend epsilon 2 and answer" in page
+    assert page.count('name="complete" value="1" checked') == 1
+    schema = Schema.load(folder / "ward.toml")
+    assert not any(column.keeps_missing for column in schema.columns)
+    for chosen in ({"complete": "3"}, {"complete": ["1", "2", "3"], "column": ["1", "2", "3"]}):
+        # A column that is not used is not completed, and three are too many.
+        assert "one or two columns" in problem(imputed(desk, where, **chosen)[1])
+    # A schema of the user may say it already.
+    text = (folder / "ward.toml").read_text().replace('missing = "drop"', 'missing = "keep"')
+    (folder / "kept.toml").write_text(text)
+    kept = desk.get(f"{where.replace('ward.toml', 'kept.toml')}&ask=imputed-regression").text
+    assert re.findall('name="complete" value="(.)" checked', kept) == ["1", "2", "3"]
+
+
+def test_the_question_of_missing_cells_ends_in_a_report(desk: TestClient, folder: Path) -> None:
+    rng = np.random.default_rng(5)
+    for name in FILES:
+        age, smoker = rng.uniform(20, 90, 6000), rng.integers(0, 2, 6000)
+        weight = 40 + 0.3 * age + rng.normal(0, 10, 6000)
+        cells = np.where(rng.random(6000) < 0.3, "", weight.round(1).astype(str))
+        rows = zip(age.astype(int), cells, smoker, smoker, strict=True)
+        lines = [",".join(map(str, row)) for row in rows]
+        (folder / name).write_text("\n".join(["age,weight,smoker,asthma", *lines]))
+    where, _ = say(desk, **TYPED, **{"as-is": "1"})
+    query, page = imputed(desk, where, complete="1", epsilon="4", **{"as-is": "1"})
+    out = re.search(r"out=(imputed-regression)", page)
+    assert out
+    shown = f"{where.partition('?')[2]}&{query}"
+    assert spend(desk, shown, out[1], complete="2").is_error  # changed since its price was shown
+    assert not (folder / "ward-2.toml").exists()
+    done = spend(desk, shown, out[1])
+    assert spend(desk, shown, out[1]).url == done.url  # a second press has no effect
+    end = time.monotonic() + 120
+    while "Read the report" not in (page := unescape(desk.get(path_of(desk, done)).text)):
+        assert "At work" in page, page
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    assert "--schema ward-2.toml" in page
+    kept = Schema.load(folder / "ward-2.toml")
+    assert [column.name for column in kept.columns if column.keeps_missing] == ["weight"]
+    assert not (folder / "ward-3.toml").exists()
+    report = desk.get(f"/reports/{out[1]}").text
+    assert "Missing cells" in report
+    assert "Missing information" in report
+
+
+def test_the_curve_of_missing_cells_has_what_is_known_before(desk: TestClient) -> None:
+    where, _ = say(desk, **TYPED)
+
+    def least(epsilon: str) -> int:
+        _, page = imputed(desk, where, complete="1", epsilon=epsilon)
+        assert "errors of coefficients are not known before the run" in page
+        assert "Expected error" not in page
+        found = re.search(r"at least ([\d,]+)", page)
+        assert found
+        return int(found[1].replace(",", ""))
+
+    assert 1.8 < least("1") / least("2") < 2.2
+    _, page = imputed(desk, where, complete="1", epsilon="1")
+    address = re.search(r'src="[^"]*(/errors.svg[^"]*)"', page)
+    assert address
+    picture = desk.get(address[1]).text
+    assert "\u00b1" not in picture
+    labels = re.findall(r'y="[\d.]+">([\d,]+)</text>', picture)
+    assert f"{round(least('1'), -2):,}" in labels
 
 
 def test_names_with_commas_and_dashes_reach_the_command() -> None:
@@ -846,10 +953,9 @@ def test_every_question_has_a_form_of_its_answer(name: str) -> None:
         Column(name="score", type="number", min=0, max=1),
         Column(name="seen", type="date", min="2015-01-01", max="2025-01-01"),
     )
-    form = ImmutableMultiDict({"ask": name, "nominal_n": "300", "epsilon": "30"})
-    entered = FormState(
-        form, (Path("a"), Path("b")), Path("s"), Schema(dataset="ward", unit="row", columns=columns)
-    )
+    form = asked_for(name, nominal_n="300", epsilon="30")
+    schema = Schema(dataset="ward", unit="row", columns=columns)
+    entered = FormState(QueryParams(form), (Path("a"), Path("b")), Path("s"), schema)
     answer = preview_of(entered.job(), entered.nominal_n)
     assert answer.lines[0][1]
     assert answer.rows

@@ -13,10 +13,10 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import isnan, sqrt
+from math import ceil, isnan, sqrt
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -480,6 +480,15 @@ class ImputedRegression(Gaussian):
 
     # Results --------------------------------------------------------------------------------------
 
+    def least_records(self, noise_std: Callable[[Block], float]) -> int:
+        """Return the number of complete records below which no coefficient is known.
+
+        `noise_std` is that of a block, in integers.
+        """
+        # The first round counts the records of each imputer.
+        largest = max(map(noise_std, self.blocks(0))) / (1 << COUNT_BITS)
+        return ceil(_ENOUGH * largest)
+
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return no forecast, as the task ``glm``."""
         return {}
@@ -551,6 +560,24 @@ class ImputedRegression(Gaussian):
     def predict(self, results: Results, records: Records) -> Floats:
         """Return the predicted mean of the target; shape (n_samples,), data units."""
         return self.analysis.predict(results, records)
+
+    def coefficients(self, results: Results, columns: tuple[str, ...]) -> dict[str, Any]:
+        """Return those of the analysis, and what missing cells cost.
+
+        Returns
+        -------
+        dict
+            Further, ``incomplete`` names the columns with missing cells, and ``lacking`` is the
+            share of records that lack each, with its interval. ``missing_information`` has an entry
+            for each coefficient; it is not known for the intercept.
+        """
+        shares = {name: results[name] for name in ("lacking", "lacking_low", "lacking_high")}
+        return {
+            **self.analysis.coefficients(results, columns),
+            "incomplete": tuple(columns[j] for j in self.incomplete),
+            **shares,
+            "missing_information": np.append(results["missing_information"], np.nan),
+        }
 
     def summary(
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str

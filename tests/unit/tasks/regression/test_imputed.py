@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloister.app.forecast import expected, least_records
 from cloister.app.in_process import run_plan
 from cloister.app.job import make_plan
 from cloister.core.arrays import Floats, Integers, Results
@@ -243,17 +244,35 @@ def test_the_laws_find_a_twin_that_adds_too_much() -> None:
         check_task(twin, [corner], [state])
 
 
+def seen_in(plan: Plan, seen: int) -> Results:
+    """Return the results of records of which only the first may have the incomplete column."""
+    cells = table()
+    cells[seen:, 1] = np.nan
+    parts = {silo: read_source(cells[k::2], schema()) for k, silo in enumerate(plan.silos)}
+    return run_plan(plan, parts, noise=SimulatedNoise(1)).results
+
+
 @pytest.mark.parametrize("seen", [0, 300])
 def test_coefficients_are_not_known_if_hardly_a_cell_was_seen(seen: int) -> None:
     """A column that no silo keeps: its values are guesses, and so are those of its coefficient."""
-    cells = table()
-    cells[seen:, 1] = np.nan
-    plan = plan_of(target="y", budget=Budget(2.0, 1e-6))
-    parts = {silo: read_source(cells[k::2], schema()) for k, silo in enumerate(plan.silos)}
-    results = run_plan(plan, parts, noise=SimulatedNoise(1)).results
+    results = seen_in(plan_of(target="y", budget=Budget(2.0, 1e-6)), seen)
     assert np.isnan(results["coef"]).all()
     assert np.isinf(results["coef_population_high"]).all()
     assert results["lacking"][0] > 0.9
+
+
+def test_a_plan_has_the_number_of_complete_records_from_which_coefficients_are_known() -> None:
+    plan = plan_of(target="y", budget=Budget(2.0, 1e-6))
+    least, seen = least_records(plan), np.isfinite(table()[:, 1]).cumsum()
+    assert least is not None
+    # Five deviations of the noisy count on either side.
+    below, above = (int(np.searchsorted(seen, least * part)) for part in (19 / 24, 29 / 24))
+    assert np.isnan(seen_in(plan, below)["coef"]).all()
+    assert np.isfinite(seen_in(plan, above)["coef"]).all()
+    assert least_records(plan_of("glm", target="y", covariates=("a",))) is None
+    (shown,) = expected(plan)
+    assert shown.rows == (("complete records, for known coefficients", f"at least {least:,}"),)
+    assert "errors of coefficients are not known" in shown.note
 
 
 def test_a_dishonest_state_without_records_stops_nothing() -> None:
