@@ -71,8 +71,9 @@ def expected(plan: Plan) -> tuple[Table, ...]:
         else:
             label = name.removesuffix("half_width").replace("_", " ").strip() or "the result"
             # Many columns often have the same error.
-            texts = dict.fromkeys(_margin(label, float(v)) for v in values.ravel())
-            others.append((label, ", ".join(texts)))
+            texts = dict.fromkeys(_margin(label, float(v)) for v in np.sort(values, axis=None))
+            ends = (next(iter(texts)), next(reversed(texts)))
+            others.append((label, " to ".join(dict.fromkeys(ends))))
     if others:
         note = getattr(plan.task, "forecast_note", "")
         title = "Expected error (95 % of the noise)"

@@ -35,12 +35,11 @@ TASKS = installed()  # the laboratory's, too
 DELTA = 1e-6
 
 
-def plan_of(task: str, epsilon: float, nominal_n: int) -> Plan:
+def plan_of(task: str, epsilon: float, nominal_n: int, **options: Any) -> Plan:
     example = example_of(TASKS[task])
     schema, budget = schema_of(example.columns), Budget(epsilon, DELTA)
-    return make_plan(
-        TASKS[task], schema, ["here"], budget=budget, nominal_n=nominal_n, **example.options
-    )
+    given = example.options | options
+    return make_plan(TASKS[task], schema, ["here"], budget=budget, nominal_n=nominal_n, **given)
 
 
 def numbers(said: str) -> tuple[float, int]:
@@ -332,3 +331,12 @@ def test_the_error_of_a_share_has_percentage_points_and_that_of_a_mean_its_colum
     assert "points" not in str(shares["count"])
     means = tables["Expected error of a mean of a group (95 % of the noise)"]
     assert [row[0] for row in means.rows] == ["age", "weight"]
+
+
+def test_errors_of_several_sizes_are_a_range() -> None:
+    options = {"tables": [["age"], ["work", "smokes"]], "weights": [1, 3, 1]}
+    *_, table = expected(plan_of("tabulate", 1.0, 50_000, **options))
+    count = dict(table.rows)["count"]
+    assert re.fullmatch(r"± \S+ to ± \S+", str(count))
+    low, high = (float(text) for text in re.findall(r"[\d.]+", str(count)))
+    assert low < high
