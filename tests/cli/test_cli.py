@@ -741,6 +741,18 @@ def test_check_counts_locally_and_says_so(ward: Path, capsys: Said) -> None:
     assert told["columns"][0]["out_of_range"] == 5
 
 
+def test_check_counts_the_columns_of_a_job(ward: Path, capsys: Said) -> None:
+    frame = pd.read_csv("north.csv")
+    frame.loc[: len(frame) // 2, "pressure"] = np.nan
+    frame.to_csv("north.csv", index=False)
+    check = ["check", "north.csv", "--schema", "ward.toml"]
+    assert main(check) == 4
+    assert main([*check, "--columns", "age"]) == 0
+    assert "pressure" not in capsys.readouterr().out.rpartition("Columns")[2]
+    assert main([*check, "--columns", "absent"]) == 3
+    assert "'absent'" in one_sentence(capsys)
+
+
 def test_schema_is_drafted_from_a_header_and_a_codebook_never_from_values(
     ward: Path, capsys: Said
 ) -> None:
