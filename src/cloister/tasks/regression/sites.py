@@ -299,10 +299,10 @@ def results_of(model: _Model, results: Results) -> Results:
     -------
     dict
         Of each column with an effect of each silo, ``site_effect`` of shape (n_columns, n_silos)
-        with both intervals. ``site_mean`` and ``site_tau`` of shape (n_columns,), with intervals
-        that include sampling, as has ``site_i2`` of the same shape. If silos differ in the intercept
-        alone, ``mixed_coef`` of shape (n_coef,), the intercept last and the silos left out, with
-        both intervals. Then ``site_tau`` of shape (1,) belongs to these intercepts.
+        with both intervals. ``site_mean``, ``site_tau`` and ``site_i2`` of shape (n_columns,), with
+        intervals that include sampling. If silos differ in the intercept alone, ``mixed_coef`` of
+        shape (n_coef,), the intercept last and the silos left out, with both intervals. Then
+        ``site_tau`` and ``site_i2`` of shape (1,) belong to these intercepts.
     """
     matrices = effects_of(model)
     of_intercept = matrices.pop("", None)

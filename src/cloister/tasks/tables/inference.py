@@ -101,8 +101,8 @@ def share_interval(
 def share_margin(margin: float, n_cells: int, n: float) -> float:
     """Return the forecast margin of a share of `n` records, the largest up to one half.
 
-    Each of the `n_cells` counts of the share's sum has this margin. That of a share p has the square
-    ``margin^2 ((1 - p)^2 + (n_cells - 1) p^2) / n^2``, which is largest at 0 or at one half.
+    Each of the `n_cells` counts of the share's sum has this margin. That of a share p has the
+    square ``margin^2 ((1 - p)^2 + (n_cells - 1) p^2) / n^2``, largest at 0 or at one half.
     """
     return margin * max(1.0, sqrt(n_cells) / 2) / n
 

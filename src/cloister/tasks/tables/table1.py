@@ -365,9 +365,9 @@ class Table1(Gaussian):
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return margins of error for equal groups.
 
-        They are those of sizes, shares up to one half, means and their differences, and ranks. Means
-        of squares are those of uniform numbers. No margin is that of a standardised difference: it
-        depends on the deviation in its divisor, which no plan knows.
+        They are those of sizes, shares up to one half, means and their differences, and ranks.
+        Means of squares are those of uniform numbers. No margin is that of a standardised
+        difference: it depends on the deviation in its divisor, which no plan knows.
         """
         s, n, z = noise_std / _ONE, nominal_n / self._n_groups, INTERVAL_95["gaussian"]
         margins = {"count": np.array([z * sqrt(self._of_size(s))])}
