@@ -171,6 +171,21 @@ def test_cluster_tells_people_silos_rounds_budget_and_centres(ward: Path, capsys
     ):
         assert word in said.out
     assert said.err == ""  # no bar where nobody watches
+    # The ledger lists jobs by this identifier alone.
+    assert re.search(rf"^ +job +{Release.load('out/model.json').plan.run_id}$", said.out, re.M)
+
+
+def test_the_folder_of_a_job_is_verified_and_numbers_need_a_folder(
+    paid: Path, capsys: Said
+) -> None:
+    assert main(["verify", "out", "--json"]) == 10
+    assert document(capsys)["replayed"]
+    assert main(["export", "out/model.json", "--out", "numbers.csv"]) == 3
+    assert "--out must be a folder" in one_sentence(capsys)
+    assert not Path("numbers.csv").exists()
+    assert main(["verify", "out", "--report", "report.docx"]) == 3
+    assert "pandoc report.md" in capsys.readouterr().err
+    assert not Path("report.docx").exists()
 
 
 def test_a_cache_leaves_nothing_and_an_absent_one_stops_before_anything_is_charged(

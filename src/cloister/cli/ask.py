@@ -25,7 +25,7 @@ from cloister.app.files import (
     refuse_results,
     schemas_of,
 )
-from cloister.app.forecast import expected
+from cloister.app.forecast import expected, unknown_error
 from cloister.app.job import columns_used
 from cloister.app.payment import LEDGER_VARIABLE
 from cloister.app.text import attacker_sentence
@@ -173,6 +173,8 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
         out.table(table)
         if table.note:
             out.paragraph(table.note)
+    if args.nominal_n and (unknown := unknown_error(plan)):
+        out.paragraph(unknown)
     if not args.yes and not (ask("Run it? [y/N] ") or _nobody("--yes")).lower().startswith("y"):
         out.say("Nothing was spent.")
         return {"ran": False}
