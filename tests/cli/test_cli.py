@@ -188,6 +188,12 @@ def test_the_folder_of_a_job_is_verified_and_numbers_need_a_folder(
     assert not Path("report.docx").exists()
 
 
+def test_the_result_of_a_session_on_shares_is_not_verified(ward: Path, capsys: Said) -> None:
+    Path("result.json").write_text('{"session": "s", "opening": "private", "results": {}}')
+    assert main(["verify", "result.json"]) == 4
+    assert "nobody can verify" in one_sentence(capsys)
+
+
 def test_a_cache_leaves_nothing_and_an_absent_one_stops_before_anything_is_charged(
     ward: Path, capsys: Said
 ) -> None:

@@ -100,8 +100,8 @@ class Tabulate(Gaussian):
         "mean_half_width": "Expected error of a mean of a group (95 % of the noise)"
     }
     forecast_note: ClassVar[str] = (
-        "A share is of its row in a table of several columns; of a row with half the records of an "
-        "average one, its error is twice as large."
+        "Shares refer to the records of a row, in a table of several columns. In a row with half "
+        "the records of an average one, the error is twice as large."
     )
 
     example: ClassVar[Example] = Example(
