@@ -620,11 +620,12 @@ def test_one_task_is_shown_with_its_options_and_an_example(capsys: Said) -> None
     assert main(["tasks", "absent"]) == 3
 
 
-def test_a_list_without_brackets_is_answered_with_one_that_has_them() -> None:
+def test_a_list_may_be_written_without_brackets() -> None:
     given = task_options(TASKS["tabulate"], ['tables=[["group", "member"]]'])
     assert given == {"tables": [["group", "member"]]}
-    with pytest.raises(PlanError, match=re.escape("""--set 'tables=[["group", "member"]]'""")):
-        task_options(TASKS["tabulate"], ["tables=group,member"])
+    assert task_options(TASKS["tabulate"], ["tables=group, member"]) == given
+    assert task_options(TASKS["cox"], ["covariates=age,1"]) == {"covariates": ["age", "1"]}
+    assert task_options(TASKS["survival"], ["at=12,24.5"]) == {"at": [12, 24.5]}
 
 
 def test_plan_finds_the_epsilon_of_a_wanted_margin(capsys: Said, ward: Path) -> None:
