@@ -188,11 +188,13 @@ class Cox(Gaussian):
                 "levels, names and units must have an entry for each coefficient of the covariates."
             )
         if not self._cells.fits:
+            by_column = ", where a column of categories is a covariate instead of strata"
+            of_strata = by_column if self.sites or self.strata is not None else ""
             raise PlanError(
                 f"covariates and strata must have at most {MOST_CELLS} combinations, with "
                 f"{LEAST_KNOTS} or more for a number, got {self._product()}; name fewer covariates "
                 "or no strata, join rare categories, cut numbers into categories at public points, "
-                "or use cox-approximate."
+                f"or use cox-approximate{of_strata}."
             )
         if self.sites and (self.strata is not None or len(self.sites) != self.n_strata):
             raise PlanError(

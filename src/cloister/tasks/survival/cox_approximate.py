@@ -142,6 +142,7 @@ class CoxApproximate(Gaussian):
     name: ClassVar[str] = "cox-approximate"
     title: ClassVar[str] = "Approximate hazard ratios"
     has_effects: ClassVar[bool] = True
+    error_depends_on: ClassVar[str] = "the spread of the covariates and the effects"
     without_site: ClassVar[str] = (
         "the model has no term for the silo. If silos differ both in a column and in the outcome, "
         "the coefficient of this column includes the difference between silos; add a column of "
