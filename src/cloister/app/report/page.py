@@ -36,6 +36,7 @@ from cloister.app.text import (
     who_saw_what,
 )
 from cloister.core.display import Bars, Cell, Display, Estimate, Table
+from cloister.core.errors import PlanError
 from cloister.core.files import write_text
 from cloister.core.html import page, report_policy, static
 from cloister.core.numerals import number
@@ -83,6 +84,9 @@ class About(TypedDict, total=False):
     verification: tuple[str, str] | None
 
 
+_OTHER_FORMATS = (".doc", ".docx", ".odt", ".pdf")
+
+
 def write_report(release: Release, path: str | PathLike[str], **about: Unpack[About]) -> None:
     """Write the report of a job to a file, which is replaced if it exists.
 
@@ -93,8 +97,20 @@ def write_report(release: Release, path: str | PathLike[str], **about: Unpack[Ab
 
 
 def write_contents(contents: Contents, path: str | PathLike[str]) -> None:
-    """Write a report to a file, as Markdown if its name ends in ``.md``, and as HTML otherwise."""
-    render = as_markdown if Path(path).suffix == ".md" else as_page
+    """Write a report to a file, as Markdown if its name ends in ``.md``, and as HTML otherwise.
+
+    Raises
+    ------
+    PlanError
+        If the name ends like that of another format.
+    """
+    ending = Path(path).suffix.lower()
+    if ending in _OTHER_FORMATS:
+        raise PlanError(
+            f"a report is HTML or Markdown, so its name cannot end in {ending!r}: write .html, or "
+            "write .md, from which pandoc makes Word and PDF."
+        )
+    render = as_markdown if ending == ".md" else as_page
     write_text(Path(path), render(contents))
 
 
