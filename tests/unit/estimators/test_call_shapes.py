@@ -238,3 +238,13 @@ def test_a_parameter_that_only_scikit_learns_has_is_explained(name: str, said: s
         DPKMeans(2, epsilon=1.0, bounds=(0, 1), **{name: 5})
     with pytest.raises(TypeError, match="unexpected keyword argument"):
         DPKMeans(2, epsilon=1.0, bounds=(0, 1), **{"k": 2})
+
+
+def test_a_schema_without_a_target_says_where_the_truth_belongs() -> None:
+    table = pd.DataFrame({"age": np.linspace(20, 80, 60)})
+    ill = np.arange(60) % 2 == 0
+    model = DPLogisticRegression(
+        epsilon=1.0, bounds=Schema.propose(table, {"age": (0, 100)}), classes=[False, True]
+    )
+    with pytest.raises(PlanError, match="declare this column in the schema, also if its values"):
+        model.fit(table, ill)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import date
+from itertools import pairwise
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
@@ -107,9 +108,12 @@ def _cells(display: Display) -> Iterator[tuple[str, str, float | Estimate]]:
         case Table():
             keys, first = _row_keys(display)
             for key, row in zip(keys, display.rows, strict=True):
-                for heading, cell in zip(display.headings[first:], row[first:], strict=True):
+                cells = list(zip(display.headings, row, strict=True))
+                for (before, named), (heading, cell) in pairwise(cells[first - 1 :]):
                     if not isinstance(cell, str):
-                        yield key, heading, cell
+                        # "its" is the text before, which has no number and no place in a frame.
+                        of = f"{before} {named}, " if heading.startswith("its ") else ""
+                        yield key, f"{of}{heading}", cell
         case Heatmap() | Bars() | Curve():
             name, *headings = display.headings
             seen = set[float]()

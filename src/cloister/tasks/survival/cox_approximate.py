@@ -620,9 +620,12 @@ class CoxApproximate(Gaussian):
             ),
             bars_of(
                 "Approximate hazard ratios",
-                self.names,
+                [
+                    name if unit == 1 else f"{name}, half of its range"
+                    for name, unit in zip(self.names, self.units, strict=True)
+                ],
                 list(replace(per_half, null=1.0).cells()),
-                "For half of a range, or a category.",
+                "Of a number for half of its range, of a category against the first one.",
             ),
             Table(
                 "Does any covariate matter?",

@@ -150,3 +150,8 @@ def test_a_report_of_counts_alone_knows_their_intervals(tmp_path: Path) -> None:
 def test_answers_without_a_session_have_no_report(found: Found, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="without a session have no report"):
         Found(found.size, found.answers).report(tmp_path / "linked.html")
+
+
+def test_tables_without_their_owners_are_refused() -> None:
+    with pytest.raises(PlanError, match=r"tables must name their owners, such as \{'crm': \.\.\., "):
+        asked().run_here([*records().values()])  # type: ignore[arg-type]

@@ -162,7 +162,9 @@ def test_the_function_has_a_row_for_each_column_and_every_interval() -> None:
     frame = found.to_frame()
     summary = frame.loc["All columns"]["value"].unstack()
     assert sorted(summary.index) == sorted(SCHEMA.names)
-    assert set(summary.columns) == {"its share", "mean", "deviation", "25 %", "50 %", "75 %"}
+    shares = {f"most frequent {top}, its share" for top in ("private", "0")}
+    assert set(summary.columns) == {*shares, "mean", "deviation", "25 %", "50 %", "75 %"}
+    assert summary.loc["smokes", "most frequent 0, its share"] > 0.7
     assert np.isnan(summary.loc["work", "mean"])
     assert frame.loc["Every number", "population_low"].notna().all()
     assert found.columns == SCHEMA.names
