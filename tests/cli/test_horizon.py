@@ -56,7 +56,7 @@ def release(week: int, *more: str, silos: tuple[str, ...] = SILOS) -> int:
 def test_a_horizon_from_its_opening_to_its_end(capsys: Said) -> None:
     assert open_horizon() == 0
     said = capsys.readouterr().out
-    assert "Expected noise of a count, in records" in said
+    assert "Expected noise of a count in records, a mean over all periods" in said
     assert main(["horizon", "show", "weeks"]) == 4
     assert "no release yet" in capsys.readouterr().err
     assert release(1) == 0
