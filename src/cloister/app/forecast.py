@@ -249,6 +249,11 @@ def margins(plan: Plan) -> dict[str, float]:
     }
 
 
+def is_share(name: str) -> bool:
+    """Return True if a forecast, by its short name, is a number between 0 and 1."""
+    return _SHARE.match(name.replace("_", " ")) is not None
+
+
 def _short(name: str) -> str:
     return name.removesuffix("half_width").strip("_") or "result"
 

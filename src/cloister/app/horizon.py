@@ -394,7 +394,13 @@ class HorizonFolder:
         return records
 
     def release(
-        self, period: int, read: Read, ledger: Ledger, *, noise: NoiseSource | None = None
+        self,
+        period: int,
+        read: Read,
+        ledger: Ledger,
+        *,
+        noise: NoiseSource | None = None,
+        say: Callable[[str], None] = lambda sentence: None,
     ) -> Integers:
         """Release a period once; a repeated call returns the same numbers.
 
@@ -406,6 +412,8 @@ class HorizonFolder:
             Reads the records that arrived in the period, of every silo.
         noise : NoiseSource, optional
             Exact discrete noise from the operating system by default; tests pass another source.
+        say : callable, optional
+            Receives what the owner of the files should know, such as records given twice.
 
         Returns
         -------
@@ -438,7 +446,7 @@ class HorizonFolder:
             return released
         with self._checked(done) as states:
             if period > done:
-                self._draw(period - 1, states, read, ledger, noise or DiscreteNoise())
+                self._draw(period - 1, states, read, ledger, noise or DiscreteNoise(), say)
                 done = period
             else:
                 self._compare(period - 1, states, read)
@@ -521,6 +529,7 @@ class HorizonFolder:
         read: Read,
         ledger: Ledger,
         noise: NoiseSource,
+        say: Callable[[str], None],
     ) -> None:
         """Freeze a period at every silo, and make its noisy sum durable with its draw."""
         plan, encoding = self.horizon.plan, self.horizon.encoding
@@ -535,9 +544,15 @@ class HorizonFolder:
         # Of released sums alone, so that every silo sums by the same state.
         frames = [self._words(self._frame(ledger, s)) for s in range(t)]
         before = self.horizon.course(np.array(frames, dtype=np.int64)).state
-        for silo in waiting:
+        for silo, state in waiting.items():
             sums = self._sums(silo, records[silo], before)
-            states[silo].freeze(t, records[silo].fingerprint(states[silo].key), sums)
+            content = records[silo].fingerprint(state.key)
+            if state.repeats(content):
+                say(
+                    f"silo {silo!r} gave the same records, with the same {plan.unit!r}, in an "
+                    "earlier period; they count again, and a period cannot be taken back."
+                )
+            state.freeze(t, content, sums)
         # From the noise on: no sum without noise is kept.
         total = self.horizon.noise(noise)
         for state in states.values():

@@ -145,9 +145,9 @@ def _release(args: argparse.Namespace, out: Output) -> Document:
     if not path.is_file():
         raise LedgerError(f"ledger {str(path)!r} is missing; give that of the horizon.")
     ledger = Ledger(path)
-    ignored = [*folder.ignored(ledger)]
-    folder.release(args.period, read, ledger)
-    for notice in ignored:
+    notices = [*folder.ignored(ledger)]
+    folder.release(args.period, read, ledger, say=notices.append)
+    for notice in notices:
         out.warn_locally(notice)
     ledger.dispose()
     return _show(args, out)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from cloister.app.files import name_silos, schemas_of, source_of
-from cloister.app.forecast import least_records, margins
+from cloister.app.forecast import is_share, least_records, margins
 from cloister.app.job import Job
 from cloister.app.request import Request
 from cloister.console.guard import Form
@@ -25,6 +25,7 @@ from cloister.tasks import TASKS
 from cloister.tasks.options import options_of
 
 _LARGEST = 100.0  # epsilon
+_OF_RECORDS = ("count", "records")  # forecasts of numbers of records
 _CURVE = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 AS_IS = "as-is"
 """Name of the field by which a user accepts the files as they are."""
@@ -254,17 +255,28 @@ class FormState:
     @cached_property
     def want(self) -> dict[str, float]:
         """The wanted margin of error of a forecast; empty if the user entered an epsilon."""
+        width = self._width
+        return {} if width is None else {self.want_of: width}
+
+    @cached_property
+    def _width(self) -> float | None:
         text = self._field("want", "").strip()
         if not (text and self.question.forecast):
-            return {}
+            return None
         share = text.removesuffix("%")
         width = float(_number("the wanted precision", share.strip().replace(",", ".")))
-        return {self.want_of: width / 100 if share != text else width}
+        return width / 100 if share != text else width
 
-    @property
+    @cached_property
     def want_of(self) -> str:
-        """The forecast whose precision is wanted, by name; the first one on the first visit."""
-        return self._field("want_of", "") or next(iter(self.forecasts), "")
+        """The forecast whose precision is wanted, by name; the first one on the first visit.
+
+        A precision below one record is that of a share.
+        """
+        name = self._field("want_of", "") or next(iter(self.forecasts), "")
+        if name in _OF_RECORDS and self._width is not None and self._width < 1:
+            return next(filter(is_share, self.forecasts), name)
+        return name
 
     @cached_property
     def forecasts(self) -> tuple[str, ...]:

@@ -82,6 +82,8 @@ def test_the_report_has_the_verdict_the_numbers_and_the_cost(page: str, found: F
         assert words in text, words
     # Each analysis is named; those of counts have no effects.
     assert re.search(r"follow\. means of z, group: [^:]* linear of x, group, z: [^:]* differ", text)
+    # Each pair once, and no column with itself.
+    assert re.search(r"correlation of x, z, y: (All 3|\d of 3) estimates", text)
     for shown in found.displays():
         assert html.escape(shown.title) in page
 
