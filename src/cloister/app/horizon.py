@@ -97,6 +97,12 @@ class Horizon:
             )
         if keep is None:
             return cls(plan, Encoding.of(periods, max_periods, workload))
+        if workload != "all":
+            raise PlanError(
+                f"workload must be 'all' with keep, whose sums have their own matrix, got "
+                f"{workload!r}; leave one of them out."
+            )
+        raise_if_any(_rules_of_share(keep))  # before its powers are computed
         return cls(plan, Encoding.best(kept(periods, keep), max_periods), keep)
 
     def _rules(self) -> Iterator[str]:
@@ -117,8 +123,7 @@ class Horizon:
             )
         if plan.profile == "pairwise" or plan.fingerprints or plan.readers:
             yield "a horizon runs over files in one process; leave out profile and readers."
-        if self.keep is not None and not 0 < self.keep < 1:
-            yield f"keep must be between 0 and 1, got {self.keep!r}."
+        yield from _rules_of_share(self.keep)
         payload = getattr(plan.task, "payload", None)
         if self.keep is not None and payload and payload(0).relative:
             yield (
@@ -580,6 +585,11 @@ class HorizonFolder:
         with self.states() as states:
             for state in states.values():
                 state.forget()
+
+
+def _rules_of_share(keep: float | None) -> Iterator[str]:
+    if keep is not None and not 0 < keep < 1:
+        yield f"keep must be between 0 and 1, got {keep!r}."
 
 
 _SCHEMA, _SILOS = "schema.toml", "silos"

@@ -230,7 +230,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             raise DataError("this form names no folder for its results; load its page again.")
         job = entered.request(ledger, out)
         same = job.command(entered.schema) == priced.request(ledger, out).command(entered.schema)
-        if not same or entered.periods != priced.periods:
+        if not same or entered.renewal != priced.renewal:
             raise PlanError(
                 "the question has changed since its price was shown; go back and review the price."
             )
