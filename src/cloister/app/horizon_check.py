@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cloister.app.horizon import HorizonFolder
+from cloister.app.text import REAL_NOISE
 from cloister.core.errors import CloisterError, LedgerError
 from cloister.core.numerals import number
 from cloister.privacy import accounting
-from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.code import code_mismatch
 from cloister.protocol.task import Task
 
@@ -117,7 +117,7 @@ def _frames(kept: HorizonFolder) -> list[bytes]:
     if len(frames) > kept.horizon.encoding.periods:
         raise _Contradiction(f"{_HERE} have more periods than the horizon.")
     # The file says so itself, for example after a release with simulated noise in a test.
-    if noise != DiscreteNoise.label:
+    if noise not in REAL_NOISE:
         raise _Contradiction(f"the noise of the releases is not private: {noise}.")
     return frames
 
