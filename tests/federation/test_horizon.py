@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from cloister.app.horizon import HorizonFolder
 from cloister.cli import main
 from cloister.core.errors import CloisterError
 from cloister.data.schema import Schema
-from cloister.federation.local import ANALYST, LocalFederation
+from cloister.federation.local import ANALYST, COORDINATOR, LocalFederation
 from cloister.privacy.events import HorizonEvent
 from cloister.privacy.ledger import Ledger
 from cloister.tasks import TASKS
@@ -135,7 +136,67 @@ def test_owners_freeze_and_agents_release_each_period_at_one_price(
         assert one.rounds == (0, 1, 2)
         assert ledger.spent("visits") == pytest.approx(1, abs=1e-3)
         ledger.dispose()
-        assert not list((federation.folder / silo / "ledger.periods").glob("*.db*"))
+        federation._wait(lambda silo=silo: not states(federation, silo), 60, "states are deleted")
+    capsys.readouterr()
+    assert main(["jobs", "result", job, "--config", str(federation.config("north"))]) != 0
+    assert "cloister horizon show" in capsys.readouterr().err
     shown = str(federation.results("north", job).parent)
     assert main(["horizon", "show", shown]) == 0
     assert "3 of 3" in capsys.readouterr().out
+    main(["verify", shown, "--ledger", str(federation.folder / "north" / "ledger.db")])
+    print(capsys.readouterr())
+
+
+def test_a_silo_that_leaves_ends_the_horizon_with_a_sentence(
+    federation: LocalFederation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, _ = opened(federation, capsys)
+    for silo in SILOS:
+        assert freeze(federation, silo, job, 1, arrivals(tmp_path, silo, 1)[0]) == 0
+    wait_released(federation, job, 1)
+    config = str(federation.config("east"))
+    assert main(["jobs", "withdraw", job, "--config", config, "--quiet"]) == 0
+    shown = federation.wait_job(job)
+    assert shown["state"] == "failed"
+    assert "silo 'east' left, so the horizon ends" in shown["reason"]
+    for silo in SILOS:
+        federation._wait(lambda silo=silo: not states(federation, silo), 60, "states are deleted")
+        assert freeze(federation, silo, job, 2, arrivals(tmp_path, silo, 2)[0]) != 0
+        ledger = Ledger(federation.folder / silo / "ledger.db")
+        assert ledger.spent("visits") == pytest.approx(1, abs=1e-3)  # nothing comes back
+        ledger.dispose()
+    wait_released(federation, job, 1)  # what was released stays
+
+
+def states(federation: LocalFederation, silo: str) -> list[Path]:
+    return list((federation.folder / silo / "ledger.periods").glob("*.db*"))
+
+
+@pytest.mark.nightly
+def test_processes_that_are_killed_at_any_time_release_the_same_periods(
+    federation: LocalFederation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, _ = opened(federation, capsys)
+    total, frames = np.zeros(3), []
+    for period, victims in enumerate((SILOS, (COORDINATOR,), (*SILOS, COORDINATOR)), 1):
+        for silo in SILOS:
+            file, counts = arrivals(tmp_path, silo, period)
+            total += counts
+            assert freeze(federation, silo, job, period, file) == 0
+        # Wherever they are: an agent sees a frozen period within a fraction of a second.
+        for round in range(3):
+            time.sleep(0.15 * round)
+            for name in victims:
+                federation.kill(name)
+            federation.start(*victims)
+            federation.wait_connected()
+        folder = wait_released(federation, job, period)["south"]
+        assert folder.frames()[:-1] == frames
+        frames = folder.frames()
+        answer = folder.horizon.latest(folder.released(), "so far").results
+        np.testing.assert_allclose(answer["table_1.counts"], total, atol=1e-6)
+    assert federation.wait_job(job)["state"] == "done"
+    for silo in SILOS:
+        ledger = Ledger(federation.folder / silo / "ledger.db")
+        assert ledger.spent("visits") == pytest.approx(1, abs=1e-3)
+        ledger.dispose()

@@ -413,6 +413,11 @@ class HorizonFolder:
         LedgerError
             If a silo's state or the ledger was restored from a copy.
         """
+        if self.horizon.plan.horizon is not None:
+            raise PlanError(
+                "agents release the periods of a job; its owners freeze them by 'cloister horizon "
+                "freeze'."
+            )
         last, job, done = self.horizon.encoding.periods, self._job(ledger), self.done(ledger)
         if not 1 <= period <= min(done + 1, last):
             raise PlanError(

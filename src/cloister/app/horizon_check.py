@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from cloister.privacy.ledger import Ledger
 
 NOT_CHECKED = (
-    "One process ran all silos, so no silo signed. Nobody can check from files that true "
-    "records were summed, that each person counts in so few periods, or that noise was added."
+    "No silo signed these words. Nobody can check from files that true records were summed, that "
+    "each person counts in so few periods, or that noise was added."
 )
 _HERE = "the released words"
 
@@ -156,6 +156,11 @@ def _charge(kept: HorizonFolder, frames: list[bytes], ledger: Ledger | None) -> 
         return "not checked: this ledger has no such job"
     if job.events != horizon.event:
         raise _Contradiction("the ledger reserved another event than that of the horizon.")
+    if horizon.plan.horizon is not None:
+        sent = max((t + 1 for t in job.rounds), default=0)
+        if sent < len(frames):
+            raise _Contradiction(f"the ledger has sent {sent} periods, and more are released.")
+        return f"reserved whole on {job.reserved_at[:10]}; of its uploads, {sent} were charged"
     # By keyed digests, as the frames are deleted after the last period.
     for t, frame in enumerate(frames):
         if not ledger.is_frame(job.job, t, frame):

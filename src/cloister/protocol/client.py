@@ -61,13 +61,14 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress, ReleasedSum, words_of
 from cloister.protocol.readers import seal
 from cloister.protocol.rows import Manner
-from cloister.protocol.summing import LocalStep, Partitioned, agreed_sums
+from cloister.protocol.summing import Frozen, LocalStep, Partitioned, agreed_sums
 from cloister.protocol.task import UnitTask, records_in_box
 from cloister.secagg.dropout import commitment
 from cloister.secagg.masks import TAG_BYTES, Masker
 
-Source = Iterable[Records] | Callable[[int, GridState], Iterable[Records]] | Partitioned
-"""Grid records in chunks, iterable once per round; or a function of round and state; or their sums.
+Source = Iterable[Records] | Callable[[int, GridState], Iterable[Records]] | Frozen
+"""Grid records in chunks, iterable once per round; or a function of round and state; or the sums of
+the periods of a horizon.
 
 The function must return the same records for the same arguments, else a retry ends the job.
 """
@@ -133,6 +134,12 @@ class Client:
             raise LocalProtocolError(
                 f"silo {silo!r} does not have the code of task {plan.task.name!r}; install its "
                 "package or name its file."
+            )
+        # The price of a horizon is that of sums that are computed once, in their period.
+        if (plan.horizon is not None) != isinstance(records, Frozen):
+            raise LocalProtocolError(
+                f"silo {silo!r} must have frozen sums for a plan with a horizon, and records for "
+                "any other plan; pass those."
             )
         plan.contract.check(records)
         self.plan = plan
@@ -368,11 +375,13 @@ class Client:
     def _sum(self, t: int) -> Integers:
         """Return the sum of this silo's records in round `t`."""
         task, state, length = self._task, self.state, self.plan.length(t)
+        if self.plan.horizon is not None and isinstance(self._records, Frozen):
+            return self.plan.horizon.payload(self._records.frozen(t, length))
+        assert not isinstance(self._records, Frozen)  # see the constructor
         if self.plan.by_client is None or not isinstance(task, UnitTask):
             thorough = t == self._thorough_round
             return self._checked(LocalStep(task, t, state, length, self._manner, thorough))
         step = LocalStep(task, t, state, length)
-        assert not isinstance(self._records, Partitioned) or isinstance(self._records, Iterable)
         chunks = self._records(t, state) if callable(self._records) else self._records
         # The bound holds for all rows of a unit together, and chunks may split them.
         none = np.zeros((0, task.n_features), dtype=np.int32)
@@ -392,6 +401,7 @@ class Client:
             if isinstance(self._records, Partitioned):
                 return self._records.checked(step)
             records = self._records
+            assert not isinstance(records, Frozen)  # see the constructor
             return step.checked(records(step.t, step.state) if callable(records) else records)
 
         sums, self._manner = agreed_sums(step, make)

@@ -197,7 +197,7 @@ class Agent:
                 continue
             plan = self._plan(known)
             if plan.horizon is not None:
-                frozen = Periods.of(self._site, plan).frozen()
+                frozen = Periods.of(self._site, plan).count
                 if self._frozen.get(job, 0) != frozen:
                     answers.append(_decision(known))
                 self._frozen[job] = frozen
@@ -585,9 +585,9 @@ class Agent:
                 assert known is not None
                 if len(record.rounds) == self._plan(known).rounds:
                     self._is_unsaved(record.job)
-        for job in periods.kept(self._site):
-            if states.get(job) not in OPEN:
-                periods.forget(self._site, job)
+        for path in periods.states(self._site):
+            if states.get(path.stem) not in OPEN:
+                periods.forget(self._site, path.stem)
         self._close_over()
         self._note()
 

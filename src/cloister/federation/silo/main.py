@@ -11,6 +11,7 @@ from cloister.federation.pki import KeyFolder, client_context, is_open_to_others
 from cloister.federation.service.audit import Audit
 from cloister.federation.service.process import prepare
 from cloister.federation.settings import SiloSettings
+from cloister.federation.silo import periods
 from cloister.federation.silo.agent import Agent, Data
 from cloister.federation.silo.connection import serve
 from cloister.federation.silo.notify import notice_of, tell
@@ -45,7 +46,8 @@ def open_agent(
     KeyFolder(settings.keys).check_private()
     site = Site.of(settings)
     # Another account that can write the ledger could reset its charges.
-    for file in (*_parts(settings.ledger), *_parts(site.store_path)):
+    stored = (part for path in periods.states(site) for part in _parts(path))
+    for file in (*_parts(settings.ledger), *_parts(site.store_path), *stored):
         if is_open_to_others(file):
             raise LedgerError(f"others may read or write {str(file)!r}; chmod 600 it.")
     ledger = site.ledger()

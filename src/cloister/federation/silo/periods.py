@@ -25,8 +25,6 @@ from cloister.privacy.ledger import Ledger
 from cloister.protocol.lifecycle import GRANTED
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
-from cloister.protocol.rows import Manner
-from cloister.protocol.summing import LocalStep
 
 Read = Callable[[Admits], Records]
 """Reads the records that arrived; rows of units that are not admitted are left out."""
@@ -55,10 +53,10 @@ class Periods:
         return cls(_state_path(site, plan.run_id), plan)
 
     def create(self) -> None:
-        """Make the state before the first period, unless it exists."""
-        if not self._path.exists():
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            Arrivals.create(self._path, self._plan.digest.hex())
+        """Make the state before the first period; it replaces that of an interrupted call."""
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        _delete(self._path)
+        Arrivals.create(self._path, self._plan.digest.hex())
 
     @contextmanager
     def opened(self, sent: int) -> Iterator[Arrivals]:
@@ -84,19 +82,13 @@ class Periods:
                 )
             yield state
 
-    def checked(self, step: LocalStep) -> tuple[Integers, Manner]:
-        """Return the row of the matrix for a period times the stored sums.
-
-        Raises
-        ------
-        PlanError
-            If the owner has not frozen the period yet.
-        """
+    def frozen(self, t: int, length: int) -> Integers:
+        """Return the sums of the periods 0..t; see :class:`Frozen`."""
         # A period is asked for once it is the next one in the ledger.
-        with self.opened(step.t) as state:
-            if state.frozen == step.t:
-                raise PlanError(f"period {step.t + 1} is not frozen here yet.")
-            return self._encoding.payload(state.sums(step.length)), step.manner
+        with self.opened(t) as state:
+            if state.frozen == t:
+                raise PlanError(f"period {t + 1} is not frozen here yet.")
+            return state.sums(length)
 
     def note(self, frames: list[bytes], sent: int) -> None:
         """Note the words of released periods."""
@@ -104,8 +96,9 @@ class Periods:
             for t in range(state.noted, len(frames)):
                 state.note(t, frames[t])
 
-    def frozen(self) -> int:
-        """Return the number of frozen periods."""
+    @property
+    def count(self) -> int:
+        """Number of frozen periods."""
         digest, most = self._plan.digest.hex(), self._encoding.max_periods
         with closing(Arrivals(self._path, digest, most)) as state:
             return state.frozen
@@ -140,14 +133,12 @@ class Periods:
 
 def forget(site: Site, job: str) -> None:
     """Delete the state of a job that ended, if it has one."""
-    path = _state_path(site, job)
-    for end in ("", "-wal", "-shm"):
-        path.with_name(path.name + end).unlink(missing_ok=True)
+    _delete(_state_path(site, job))
 
 
-def kept(site: Site) -> list[str]:
-    """Return the jobs with a state."""
-    return [path.stem for path in _folder(site).glob("*.db")]
+def states(site: Site) -> list[Path]:
+    """Return the files of all states, named by their jobs."""
+    return list(_folder(site).glob("*.db"))
 
 
 def sent_of(ledger: Ledger, job: str) -> int:
@@ -178,6 +169,11 @@ def _folder(site: Site) -> Path:
 
 def _state_path(site: Site, job: str) -> Path:
     return _folder(site) / f"{job}.db"
+
+
+def _delete(path: Path) -> None:
+    for end in ("", "-wal", "-shm"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
 
 
 def _anyone(unit: str) -> bool:
