@@ -16,7 +16,12 @@ from cloister.app.horizon import Horizon
 from cloister.app.in_process import InProcess, handlers
 from cloister.app.job import Job, Trust, derive_plan
 from cloister.app.question import differences, facts_of
-from cloister.core.errors import LedgerError, PlanError, RemoteProtocolError
+from cloister.core.errors import (
+    LedgerError,
+    LocalProtocolError,
+    PlanError,
+    RemoteProtocolError,
+)
 from cloister.data import read_source
 from cloister.data.schema import Schema
 from cloister.federation.silo.periods import Periods
@@ -368,6 +373,19 @@ def survives_a_crash(world: World, period: int, n: int, after: bool) -> bool:
         with world.ledger(silo) as ledger:
             assert ledger.spent("visits") == pytest.approx(1, abs=1e-3)
     return crashed
+
+
+def test_a_client_refuses_records_for_a_horizon_and_frozen_sums_for_other_plans(
+    world: World,
+) -> None:
+    rest = {"identity": world.identities["north"]}
+    for plan, records in (
+        (world.plan, [np.zeros((4, 1), dtype=np.int32)]),
+        (world.plan, lambda t, state: []),
+        (replace(world.plan, horizon=None), world.periods("north")),
+    ):
+        with pytest.raises(LocalProtocolError, match="must have frozen sums for a plan with"):
+            Client(plan, "north", records, None, MemoryJournal(), **rest)  # type: ignore[arg-type]
 
 
 # The state of a silo -----------------------------------------------------------------------------

@@ -159,8 +159,8 @@ EXCHANGES = (
         Kind.CLOSE,
         Kind.DONE,
         "end",
-        "the secrets that open the last sum, or that of a period; a receipt, with the result sealed "
-        "to each reader",
+        "the secrets that open the last sum, or a period's; a receipt, with the result sealed to "
+        "each reader",
         "the receipt and its boxes",
     ),
 )

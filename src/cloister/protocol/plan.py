@@ -216,8 +216,8 @@ class Plan:
         SHA-256 of the text of the question (:mod:`cloister.app.question`), hexadecimal; empty
         if the plan was made without a schema.
     horizon : Encoding, optional
-        If given, the one round of the task is repeated in each period of a horizon: a silo sends
-        the sums of its periods by the rows of this matrix, and one price covers all periods.
+        If given, the one round of the task is repeated in each period of a horizon, and one price
+        covers all periods. Silos send a row of this matrix times their sums of the periods.
     protocol : int
         The version of the plan and of its frames.
     publish : bool

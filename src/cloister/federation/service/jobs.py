@@ -351,6 +351,8 @@ class Jobs:
         absent = [silo for silo in job.approved if silo not in self.streams.connected()]
         if job.state == "running" and absent:
             return f"streams of {', '.join(absent)}, {self.grace:g} seconds in each exchange"
+        if job.state == "running" and self._is_renewed(job.id):
+            return f"period {job.rounds_done + 1}, which every silo has to freeze"
         return ""
 
     # Messages of silos ------------------------------------------------------------------------
@@ -514,7 +516,11 @@ class Jobs:
             raise
         except (PlanError, ProtocolError, TransportError) as error:
             # A stop breaks the carrier, too, and is no failure of the job.
-            if not stop.is_set() and not self._waits(job, aggregator):
+            if stop.is_set():
+                return
+            if self._waits(job, aggregator):
+                _LOG.info("a period waits: %s", error, extra=_ids(job.id))
+            else:
                 self._end(job.id, "failed", str(error))
         except Exception as error:
             _LOG.exception("unexpected error in a job", extra=_ids(job.id))

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
 
-from cloister.app.arrivals import ENDED, Arrivals
+from cloister.app.arrivals import ENDED, Arrivals, frozen_periods
 from cloister.app.horizon import frozen_sums
 from cloister.core.arrays import Integers
 from cloister.core.errors import LedgerError, PlanError
@@ -84,10 +84,10 @@ class Periods:
 
     def frozen(self, t: int, length: int) -> Integers:
         """Return the sums of the periods 0..t; see :class:`Frozen`."""
+        if self.count == t:
+            raise PlanError(f"period {t + 1} is not frozen here yet.")
         # A period is asked for once it is the next one in the ledger.
         with self.opened(t) as state:
-            if state.frozen == t:
-                raise PlanError(f"period {t + 1} is not frozen here yet.")
             return state.sums(length)
 
     def note(self, frames: list[bytes], sent: int) -> None:
@@ -98,10 +98,8 @@ class Periods:
 
     @property
     def count(self) -> int:
-        """Number of frozen periods."""
-        digest, most = self._plan.digest.hex(), self._encoding.max_periods
-        with closing(Arrivals(self._path, digest, most)) as state:
-            return state.frozen
+        """Number of frozen periods; 0 if the state is missing."""
+        return frozen_periods(self._path)
 
     def freeze(self, period: int, silo: str, read: Read, sent: int) -> None:
         """Freeze the arrivals of a period once; a repeated call compares its records.
