@@ -115,7 +115,9 @@ def test_owners_freeze_and_agents_release_each_period_at_one_price(
             counts += own
             if period == 1 and silo == "south":
                 assert freeze(federation, silo, job, 2, file) != 0  # the first one is next
-                assert federation.job(job)["rounds_done"] == 0
+                shown = federation.job(job)
+                assert shown["rounds_done"] == 0
+                assert shown["waiting_for"] == "period 1, which every silo has to freeze"
             assert freeze(federation, silo, job, period, file) == 0
             assert freeze(federation, silo, job, period, file) == 0  # a repeat changes nothing
             other, _ = arrivals(tmp_path, "elsewhere", period)
@@ -140,11 +142,9 @@ def test_owners_freeze_and_agents_release_each_period_at_one_price(
     capsys.readouterr()
     assert main(["jobs", "result", job, "--config", str(federation.config("north"))]) != 0
     assert "cloister horizon show" in capsys.readouterr().err
-    shown = str(federation.results("north", job).parent)
-    assert main(["horizon", "show", shown]) == 0
+    folder = str(federation.results("north", job).parent)
+    assert main(["horizon", "show", folder]) == 0
     assert "3 of 3" in capsys.readouterr().out
-    main(["verify", shown, "--ledger", str(federation.folder / "north" / "ledger.db")])
-    print(capsys.readouterr())
 
 
 def test_a_silo_that_leaves_ends_the_horizon_with_a_sentence(

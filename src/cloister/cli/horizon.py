@@ -161,11 +161,12 @@ def _freeze(args: argparse.Namespace, out: Output) -> Document:
     finally:
         store.dispose()
     plan, notices = plan_of(site, job), list[str]()
+    accepted = site.settings.data.accept_loss if args.max_loss is None else args.max_loss
     files = SiloFiles(paths={silo: args.file}, reading=args.reading)
 
     def read(admits: Admits) -> Records:
         with out.reading() as counter:
-            how: Any = {"counter": counter, "say": notices.append, "max_loss": args.max_loss}
+            how: Any = {"counter": counter, "say": notices.append, "max_loss": accepted}
             return read_arrivals(plan, site.schema, files, {silo: admits}, **how)[silo]
 
     freeze(site, job, plan, args.period, read)
