@@ -155,7 +155,7 @@ def test_verify_says_what_follows_from_the_files_and_what_nobody_can_check(capsy
     capsys.readouterr()
     assert verify("--ledger", "ledger.db") == 10
     found = json.loads(capsys.readouterr().out)
-    assert "no silo signed" in found["reason"]
+    assert "No silo signed" in found["reason"]
     checks = found["checks"]
     assert checks["released words"] == "of 1 periods, 3 in each"
     assert checks["noted by north"] == "the same words of 1 of 1 periods"

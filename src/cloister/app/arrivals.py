@@ -32,6 +32,19 @@ _COUNT = "INSERT INTO units VALUES (?, 1) ON CONFLICT (unit) DO UPDATE SET perio
 ENDED = "so the horizon ends; open another one"
 
 
+def frozen_periods(path: Path) -> int:
+    """Return the number of frozen periods in a state, without reading its units and sums."""
+    if not path.is_file():  # connecting would create it
+        return 0
+    with explained(f"state {str(path)!r}"):
+        connection = connect(path)
+        try:
+            (number,) = connection.execute("SELECT count(*) FROM periods").fetchone()
+        finally:
+            connection.close()
+    return int(number)
+
+
 class Arrivals:
     """The state of one silo in one horizon.
 

@@ -182,6 +182,26 @@ def add_plan_arguments(
     )
 
 
+def add_period_arguments(group: argparse._ActionsContainer, *, required: bool = False) -> None:
+    """Declare the periods in which an answer is renewed."""
+    group.add_argument(
+        "--periods", type=int, required=required, metavar="T", help="renew in 2 to 104 periods"
+    )
+    group.add_argument(
+        "--max-periods",
+        type=int,
+        default=1,
+        metavar="P",
+        help="periods in which a person may arrive; rows beyond are left out (default: 1)",
+    )
+    group.add_argument(
+        "--workload",
+        choices=("all", "totals"),
+        default="all",
+        help="answers with little noise: totals, single periods and windows, or totals alone",
+    )
+
+
 def add_trust_arguments(group: argparse._ActionsContainer, default: str) -> None:
     """Declare the trust model of the silos."""
     group.add_argument(

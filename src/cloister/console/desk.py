@@ -234,7 +234,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         job = entered.request(ledger, out)
         same = job.command(entered.schema) == priced.request(ledger, out).command(entered.schema)
         same = same and entered.schema == priced.schema
-        if not same or entered.periods != priced.periods:
+        if not same or entered.renewal != priced.renewal:
             raise PlanError(
                 "the question has changed since its price was shown; go back and review the price."
             )

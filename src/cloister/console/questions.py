@@ -263,9 +263,7 @@ class FormState:
         text = self._field("want", "").strip()
         if not (text and self.question.forecast):
             return None
-        share = text.removesuffix("%")
-        width = float(_number("the wanted precision", share.strip().replace(",", ".")))
-        return width / 100 if share != text else width
+        return _share("the wanted precision", text)
 
     @cached_property
     def want_of(self) -> str:
@@ -322,10 +320,11 @@ class FormState:
         return cap
 
     @property
-    def periods(self) -> tuple[int, int] | None:
-        """The number of periods in which the answer is renewed, and that of one person.
+    def renewal(self) -> dict[str, Any] | None:
+        """The options of :meth:`Horizon.of`, if the answer is renewed.
 
-        None if the field is empty, or if persons have no identifier that could count them.
+        None if the number of periods is empty, or if persons have no identifier that could count
+        them.
         """
         text = self.form.get("periods", "").strip()
         if not text or self.schema.unit == "row":
@@ -336,7 +335,13 @@ class FormState:
                 raise PlanError(
                     f"the number of {meaning} must be a whole number, got {field[:40]!r}."
                 )
-        return int(text), int(most)
+        keep = self.form.get("keep", "").strip()
+        return {
+            "periods": int(text),
+            "max_periods": int(most),
+            "workload": self.form.get("workload", "all"),
+            "keep": _share("the share that is kept", keep) if keep else None,
+        }
 
     def _options(self) -> dict[str, Any]:
         edges = {
@@ -445,6 +450,13 @@ def _parts(column: Column, bins: int) -> str:
     """Return edges between equal parts of a column's public range."""
     step = (column.max - column.min) / bins
     return ", ".join(f"{column.min + i * step:.6g}" for i in range(1, bins))
+
+
+def _share(meaning: str, text: str) -> float:
+    """Return the number in a field, which may be written as a percentage."""
+    share = text.removesuffix("%")
+    value = float(_number(meaning, share.strip().replace(",", ".")))
+    return value / 100 if share != text else value
 
 
 def _number(meaning: str, text: str) -> Any:
