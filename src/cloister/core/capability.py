@@ -95,7 +95,15 @@ COMMANDS = {name: row.command for name, row in CAPABILITIES.items() if row.comma
 # In groups, because people know the kind of their question, and not the name of a method.
 QUESTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Describe": ("describe", "tabulate", "table1"),
-    "Explain and predict": ("logistic", "linear", "glm", "treatment-effect", "forest", "scorecard"),
+    "Explain and predict": (
+        "logistic",
+        "linear",
+        "glm",
+        "treatment-effect",
+        "forest",
+        "forest-regression",
+        "scorecard",
+    ),
     "Time until an event": ("survival", "cox", "cox-approximate"),
     "Discover": ("auto", "selectk", "outliers", "apriori"),
     "Share and check": ("synthesise", "evaluation", "regression-evaluation"),
