@@ -621,7 +621,7 @@ def test_the_chernoff_rate_bounds_the_tail_of_products() -> None:
         ("survival.md", 9),
         ("naive_bayes.md", 7),
         ("regression.md", 21),
-        ("forest.md", 9),
+        ("forest.md", 11),
         ("preparation.md", 7),
         ("synthetic.md", 8),
         ("fedavg.md", 10),

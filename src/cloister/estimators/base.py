@@ -19,7 +19,7 @@ from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.capability import CAPABILITIES
 from cloister.core.compiled import say_slow
-from cloister.core.errors import CloisterError, DataError, PlanError
+from cloister.core.errors import CloisterError, DataError, PlanError, choosing
 from cloister.data import as_silos, is_frame
 from cloister.data.records import empty_table
 from cloister.data.schema import Schema
@@ -581,8 +581,24 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
         return _score(accuracy_score, self, X, y, sample_weight)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, PrivateSupervised):
-    """A regressor, whose score leaves out the records that a fit leaves out."""
+    """A regressor that predicts from the release of its task.
+
+    Parameters
+    ----------
+    target_bounds : (low, high), optional
+        Public bounds of y, required without a schema. Values outside are clipped to them.
+    """
+
+    target_bounds: Any = None
+
+    def _check(self) -> None:
+        if not isinstance(self.bounds, Schema) and self.target_bounds is None:
+            raise PlanError(
+                "target_bounds are required without a schema: two public bounds of y; give "
+                f"target_bounds=(low, high){choosing('bounds')}."
+            )
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return R²; exact for these records, so its publication is another release.

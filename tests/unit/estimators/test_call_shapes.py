@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from cloister import (
     Baskets,
     Budget,
+    DPForestRegressor,
     DPKMeans,
     DPLinearRegression,
     DPLogisticRegression,
@@ -42,14 +43,15 @@ GOODS = ["bread", "milk", "tea"]
 
 def learner(kind: Any) -> Any:
     public: dict[str, Any] = {"target_bounds": (0, 1)}
-    if kind is not DPLinearRegression:
+    if kind not in (DPLinearRegression, DPForestRegressor):
         public = {"classes": [0, 1]}
-    if kind is DPRandomForestClassifier:
+    if kind in FORESTS:
         public["random_state"] = 0
     return zero_noise(kind)(epsilon=1.0, bounds=(-4, 4), nominal_n=600, **public)
 
 
-LEARNERS = [DPNaiveBayes, DPLogisticRegression, DPLinearRegression, DPRandomForestClassifier]
+FORESTS = [DPRandomForestClassifier, DPForestRegressor]
+LEARNERS = [DPNaiveBayes, DPLogisticRegression, DPLinearRegression, *FORESTS]
 
 
 # Pairs --------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 
 from cloister import (
     DPPCA,
+    DPForestRegressor,
     DPKMeans,
     DPLinearRegression,
     DPLogisticRegression,
@@ -60,6 +61,11 @@ LABELLED: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
         zero_noise(DPRandomForestClassifier)(**CLASSES, random_state=0),
         Y,
         lambda m: m.predict_proba(FRAME),
+    ),
+    "forest of numbers": (
+        zero_noise(DPForestRegressor)(**COMMON, target_bounds=(-15, 15), random_state=0),
+        Z,
+        lambda m: m.predict(FRAME),
     ),
     "linear": (
         zero_noise(DPLinearRegression)(**COMMON, target_bounds=(-15, 15)),
