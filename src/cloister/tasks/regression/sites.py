@@ -128,8 +128,10 @@ def heterogeneity(estimates: Floats, noise: Floats, sampling: Floats) -> Heterog
     # Noise depends on the budget, so a share that counts it would not describe the silos.
     exact = 1 / np.maximum(np.diag(own), 1e-300)
     typical = (count - 1) * exact.sum() / (exact.sum() ** 2 - (exact**2).sum())
-    i2 = (1 / (1 + typical / variance) if variance else 0.0 for variance in (tau2, low, high))
-    return Heterogeneity(mean, mean - half, mean + half, tau2, low, high, *map(float, i2), count)
+    i2 = [float(1 / (1 + typical / v)) if v else 0.0 for v in (tau2, low, high)]
+    return Heterogeneity(
+        mean, mean - half, mean + half, tau2, low, high, i2[0], i2[1], i2[2], count
+    )
 
 
 @dataclass(frozen=True)
