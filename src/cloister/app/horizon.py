@@ -398,6 +398,8 @@ class HorizonFolder:
     ) -> Integers:
         """Release a period once; a repeated call returns the same numbers.
 
+        `say` receives what the owner of the files should know, such as records given twice.
+
         Parameters
         ----------
         period : int, from 1
@@ -406,8 +408,6 @@ class HorizonFolder:
             Reads the records that arrived in the period, of every silo.
         noise : NoiseSource, optional
             Exact discrete noise from the operating system by default; tests pass another source.
-        say : callable, optional
-            Receives what the owner of the files should know, such as records given twice.
 
         Returns
         -------

@@ -330,9 +330,9 @@ class ForestRegression(Gaussian):
         dict
             Of shape (1,): ``records`` with ``records_half_width``, ``mean`` of the target with
             ``mean_low`` and ``mean_high``, and ``residual_clip``, data units. Of shape
-            (n_trees, 2**depth): ``leaf_sums`` of clipped residuals, and ``leaf_counts`` of records,
-            with ``leaf_sum_half_width`` and ``leaf_count_half_width`` of shape (1,); and
-            ``leaf_values``, which predictions add to the mean. ``importance`` of shape
+            (n_trees, 2**depth): ``leaf_sums`` of clipped residuals, ``leaf_counts`` of records, and
+            ``leaf_values``, which predictions add to the mean. Of shape (1,):
+            ``leaf_sum_half_width`` and ``leaf_count_half_width``. ``importance`` of shape
             (n_features,) sums to 1: the separation of values by the splits on a column.
         """
         now = decode_state(_Sums, state, self.frac_bits)
