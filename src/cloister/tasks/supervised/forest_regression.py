@@ -154,6 +154,7 @@ class ForestRegression(Gaussian):
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Design the depth of trees from public numbers."""
+        # Deeper trees have more leaves, whose counts must be above their noise.
         clear = facts.nominal_n / (noise_multiplier_for(facts) or 1.0)
         return build_task(
             cls,
@@ -250,6 +251,7 @@ class ForestRegression(Gaussian):
 
     def _powers(self, records: Records) -> Integers:
         y = self._target(records)
+        # Towards zero: a rounded value must not exceed the bound of its block.
         return np.trunc(np.stack([np.ones_like(y), y, y**2], axis=1) * _ONE).astype(np.int64)
 
     def _residuals(
@@ -289,6 +291,7 @@ class ForestRegression(Gaussian):
         """Return the noisy number and mean of records, and the clip of residuals."""
         records = max(float(target[0]), 1.0)
         mean = min(max(float(target[1]) / records, -1.0), 1.0)
+        # Noise can make a variance negative; below its own size a variance is not known.
         variance = max(float(target[2]) / records - mean**2, noise / records, 0.0)
         clip = min(max(_CLIP * sqrt(variance), _LEAST_CLIP), _MOST_CLIP)
         return _Scale(records, mean, clip)
@@ -362,6 +365,7 @@ class ForestRegression(Gaussian):
         """Return the predicted target of grid records; shape (n_samples,), data units."""
         values = np.rint(results["leaf_values"] * (_FINE / self._half_range)).astype(np.int64)
         mean = (float(results["mean"][0]) - self.low[self.target]) / self._half_range - 1
+        # The integers of the rounds again, so that a prediction is the same number everywhere.
         sums = sum_values(values[..., None], self.trees, self._same_columns, self._coded(records))
         return self._in_data_units(np.clip(mean + sums[:, 0] / _FINE, -1, 1))
 
