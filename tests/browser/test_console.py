@@ -246,6 +246,7 @@ def test_missing_cells_are_completed_from_files_to_a_report(visit: Open, tmp_pat
     assert not page.locator("[name=complete]").count()
     page.click("button:text('What if cells are missing?')")
     page.wait_for_selector("legend:text('What if cells are missing?')")
+    page.wait_for_load_state()  # of the script, too, which renews the columns
     page.select_option("[name=target]", "pressure")
     page.wait_for_selector("text=Complete missing cells of weight", state="attached")
     page.check("[name=column]")
