@@ -20,6 +20,7 @@ NAMES = [
     "BudgetExceeded",
     "CloisterError",
     "DPBounds",
+    "DPForestRegressor",
     "DPCox",
     "DPCoxApproximate",
     "DPTreatmentEffect",
@@ -76,7 +77,7 @@ def test_the_public_names_are_these() -> None:
     assert sorted(cloister.__all__) == sorted(NAMES)
     assert len(set(cloister.__all__)) == len(cloister.__all__)
     assert dir(cloister) == sorted(NAMES)
-    assert len(NAMES) == 45
+    assert len(NAMES) == 46
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,6 +108,7 @@ def test_the_tasks_that_ship_are_these() -> None:
         "fedavg",
         "fedavg-regression",
         "forest",
+        "forest-regression",
         "glloyd",
         "glm",
         "imputed-regression",

@@ -205,3 +205,31 @@ def test_files_without_a_common_column_are_refused(files: list[str], capsys: Any
     code, _, error = run(capsys, *files, "other.csv", *ROLES)
     assert code == 3
     assert "no column in common" in error
+
+
+def test_only_the_chosen_columns_are_used(files: list[str], capsys: Any) -> None:
+    describe = ["--question", "describe", "--codebook", "book.csv", *PAID]
+    code, _, _ = run(capsys, *files, *describe, "--columns", "dead,days", "--yes")
+    assert code == 0
+    assert Schema.load("answer/schema.toml").names == ("days", "dead")
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("sex,height", "columns cannot name 'height'; the files have days, dead, sex."),
+        ("dead,size", "size: not in clinic.csv, clinique.csv; omit it from --columns"),
+        ("dead", "all files need a column 'sex'"),
+    ],
+)
+def test_a_chosen_column_that_a_file_lacks_is_refused(
+    files: list[str], capsys: Any, columns: str, said: str
+) -> None:
+    if "size" in columns:
+        text = Path("klinik.csv").read_text("latin-1").replace("\n", ";1\n")
+        Path("klinik.csv").write_text(text.replace("sex;1", "sex;size"), "latin-1")
+    table = ["--question", "table1", "--set", "by=sex", "--codebook", "book.csv", *PAID]
+    code, _, error = run(capsys, *files, *table, "--columns", columns, "--yes")
+    assert code == 3
+    assert said in error
+    assert not Path("ledger.db").exists()

@@ -171,6 +171,27 @@ def test_cluster_tells_people_silos_rounds_budget_and_centres(ward: Path, capsys
     ):
         assert word in said.out
     assert said.err == ""  # no bar where nobody watches
+    # The ledger lists jobs by this identifier alone.
+    assert re.search(rf"^ +job +{Release.load('out/model.json').plan.run_id}$", said.out, re.M)
+
+
+def test_the_folder_of_a_job_is_verified_and_numbers_need_a_folder(
+    paid: Path, capsys: Said
+) -> None:
+    assert main(["verify", "out", "--json"]) == 10
+    assert document(capsys)["replayed"]
+    assert main(["export", "out/model.json", "--out", "numbers.csv"]) == 3
+    assert "--out must be a folder" in one_sentence(capsys)
+    assert not Path("numbers.csv").exists()
+    assert main(["verify", "out", "--report", "report.docx"]) == 3
+    assert "pandoc report.md" in capsys.readouterr().err
+    assert not Path("report.docx").exists()
+
+
+def test_the_result_of_a_session_on_shares_is_not_verified(ward: Path, capsys: Said) -> None:
+    Path("result.json").write_text('{"session": "s", "opening": "private", "results": {}}')
+    assert main(["verify", "result.json"]) == 4
+    assert "nobody can verify" in one_sentence(capsys)
 
 
 def test_a_cache_leaves_nothing_and_an_absent_one_stops_before_anything_is_charged(
@@ -599,11 +620,12 @@ def test_one_task_is_shown_with_its_options_and_an_example(capsys: Said) -> None
     assert main(["tasks", "absent"]) == 3
 
 
-def test_a_list_without_brackets_is_answered_with_one_that_has_them() -> None:
+def test_a_list_may_be_written_without_brackets() -> None:
     given = task_options(TASKS["tabulate"], ['tables=[["group", "member"]]'])
     assert given == {"tables": [["group", "member"]]}
-    with pytest.raises(PlanError, match=re.escape("""--set 'tables=[["group", "member"]]'""")):
-        task_options(TASKS["tabulate"], ["tables=group,member"])
+    assert task_options(TASKS["tabulate"], ["tables=group, member"]) == given
+    assert task_options(TASKS["cox"], ["covariates=age,1"]) == {"covariates": ["age", "1"]}
+    assert task_options(TASKS["survival"], ["at=12,24.5"]) == {"at": [12, 24.5]}
 
 
 def test_plan_finds_the_epsilon_of_a_wanted_margin(capsys: Said, ward: Path) -> None:
@@ -739,6 +761,18 @@ def test_check_counts_locally_and_says_so(ward: Path, capsys: Said) -> None:
     told = document(capsys)
     assert "not a release" in told["note"]
     assert told["columns"][0]["out_of_range"] == 5
+
+
+def test_check_counts_the_columns_of_a_job(ward: Path, capsys: Said) -> None:
+    frame = pd.read_csv("north.csv")
+    frame.loc[: len(frame) // 2, "pressure"] = np.nan
+    frame.to_csv("north.csv", index=False)
+    check = ["check", "north.csv", "--schema", "ward.toml"]
+    assert main(check) == 4
+    assert main([*check, "--columns", "code"]) == 0
+    assert "pressure" not in capsys.readouterr().out.rpartition("Columns")[2]
+    assert main([*check, "--columns", "absent"]) == 3
+    assert "'absent'" in one_sentence(capsys)
 
 
 def test_schema_is_drafted_from_a_header_and_a_codebook_never_from_values(

@@ -63,8 +63,9 @@ def test_an_option_of_another_action_is_not_its_own_answer(
 
 
 def test_a_word_like_no_other_gets_no_guess(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["zzzz"]) == 2
-    assert "did you mean" not in capsys.readouterr().err
+    for typed in (["zzzz"], ["check", "a.csv", "--schema", "s.toml", "--strata", "site"]):
+        assert main(typed) == 2
+        assert "did you mean" not in capsys.readouterr().err
 
 
 def test_every_command_has_examples() -> None:

@@ -56,7 +56,7 @@ def release(week: int, *more: str, silos: tuple[str, ...] = SILOS) -> int:
 def test_a_horizon_from_its_opening_to_its_end(capsys: Said) -> None:
     assert open_horizon() == 0
     said = capsys.readouterr().out
-    assert "Expected noise of a count, in records" in said
+    assert "Expected noise of a count in records, a mean over all periods" in said
     assert main(["horizon", "show", "weeks"]) == 4
     assert "no release yet" in capsys.readouterr().err
     assert release(1) == 0
@@ -94,6 +94,17 @@ def test_opening_says_what_returning_persons_cost(capsys: Said) -> None:
     noise = json.loads(capsys.readouterr().out)["expected_noise"]
     assert noise["so far"] < noise["recounts"]
     assert main(["horizon", "release", "weeks", "3", "week1/north.csv", "week1/south.csv"]) == 6
+
+
+def test_records_that_are_given_in_two_periods_are_named(capsys: Said) -> None:
+    assert open_horizon("--max-periods", "2", "--quiet") == 0
+    assert release(1, "--quiet") == 0
+    assert "in an earlier period" not in capsys.readouterr().err
+    shutil.copy("week1/south.csv", "week2/south.csv")
+    assert release(2, "--quiet") == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "silo 'south' gave the same records, with the same 'patient'" in said
+    assert "silo 'north' gave" not in said
 
 
 def test_an_opening_that_was_refused_is_repeated_in_its_folder(capsys: Said) -> None:
@@ -144,7 +155,7 @@ def test_verify_says_what_follows_from_the_files_and_what_nobody_can_check(capsy
     capsys.readouterr()
     assert verify("--ledger", "ledger.db") == 10
     found = json.loads(capsys.readouterr().out)
-    assert "no silo signed" in found["reason"]
+    assert "No silo signed" in found["reason"]
     checks = found["checks"]
     assert checks["released words"] == "of 1 periods, 3 in each"
     assert checks["noted by north"] == "the same words of 1 of 1 periods"

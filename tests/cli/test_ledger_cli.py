@@ -192,6 +192,9 @@ def test_an_older_copy_takes_in_what_its_peers_wrote_for_it(lost: Path, capsys: 
     assert [job.is_open for job in ledger.jobs()] == [False, False]
     ledger.dispose()
     assert main(["budget", "verify", "ledger.db"]) == 0
+    capsys.readouterr()
+    assert main(["budget", "show", "ledger.db"]) == 0
+    assert "gone" in capsys.readouterr().out  # its charge is in what is spent
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from cloister.tasks.regression.effect import TreatmentEffect
 from cloister.tasks.regression.glm import GeneralizedLinear
 from cloister.tasks.regression.imputed import ImputedRegression
 from cloister.tasks.supervised.forest import RandomForest
+from cloister.tasks.supervised.forest_regression import ForestRegression
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
@@ -456,7 +458,7 @@ DESIGNS["discretise"] = Case(
 CLASSES = {2: ("no", "yes"), 3: ILL.categories, 7: tuple("abcdefg"), 12: tuple("abcdefghijkl")}
 
 
-def any_forest(task: RandomForest, seed: int) -> list[GridState]:
+def any_forest(task: Task, seed: int) -> list[GridState]:
     """Return forests of mixed, huge and tiny leaves, with much and no noise: any may be public."""
     rng, one = np.random.default_rng(seed), 1 << task.frac_bits
     shape = task.start()["leaves"].shape
@@ -488,6 +490,28 @@ DESIGNS |= {
 }
 
 PATIENTS = (AGE, VISITS, CATEGORY, BOOLEAN, ILL)
+
+
+def any_forest_of_numbers(task: ForestRegression, seed: int) -> list[GridState]:
+    """Return forests of huge and tiny leaves, after any sums of the target."""
+    targets = [[1000, 1000, 1000], [0, 10**6, -(10**6)], [-5, 3, 10**9], [1000, 0, 1]]
+    one = 1 << task.frac_bits
+    return [
+        {**forest, "target": np.array(target) * one, "target_noise": forest["noise"]}
+        for forest, target in zip(any_forest(task, seed), cycle(targets))
+    ]
+
+
+DESIGNS |= {
+    f"forest-regression, depth {depth}": Case(
+        task=ForestRegression,
+        columns=PATIENTS,
+        options={"target": "age", "n_trees": 3, "depth": depth},
+        states=any_forest_of_numbers,
+        seeded=True,
+    )
+    for depth in (2, 4)
+}
 
 
 def any_model(task: Task, seed: int) -> list[GridState]:

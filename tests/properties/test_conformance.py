@@ -148,6 +148,13 @@ def trees_sure_of_the_wrong_class(case: Case) -> Inputs:
     yield task, task.rounds - 1, state, np.array([[0, 0, 0, 0, ONE]], np.int32)
 
 
+def trees_far_from_the_target(case: Case) -> Inputs:
+    task = case.build()
+    state = case.states(task, 0)[0] | {"target": np.array([1000, 0, 1]) * ONE}
+    for t in (0, task.rounds - 1):
+        yield task, t, state, np.full((1, case.width), ONE, dtype=np.int32)
+
+
 def cut_short(case: Case) -> Inputs:
     """Yield a corner where cuts are shorter than any gradient, and residuals large."""
     task = case.build()
@@ -206,6 +213,7 @@ REACHED = {
     **reached_by(corner, "cox, ", 1.0),
     **reached_by(trees_sure_of_the_wrong_class, "forest, random", 0.99),
     **reached_by(trees_sure_of_the_wrong_class, "forest, boosted, 2 classes", 0.99),
+    **reached_by(trees_far_from_the_target, "forest-regression", 1.0, 1.0),
     **reached_by(corner, "naive Bayes, binned", 0.99),
     **reached_by(corner, "naive Bayes, gaussian", 0.99),
     **reached_by(corner, "naive Bayes, all", 0.99),

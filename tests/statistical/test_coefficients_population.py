@@ -83,7 +83,7 @@ def coverage(k: int, epsilon: float, n: int) -> tuple[np.ndarray, np.ndarray]:
                 else:
                     values = np.append(found["coef"], found["intercept"])
                     covariances = found["covariance"], found["sampling_covariance"]
-                    told = combination(rows[row], values, *covariances, around=found["around"])
+                    told = combination(rows[row], values, *covariances, middle=found["around"])
                     pairs.append((truth[row], told))
         wide.append([b.population[0] <= true <= b.population[1] for true, b in pairs])
         narrow.append([b.low <= true <= b.high for true, b in pairs])

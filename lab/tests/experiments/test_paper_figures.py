@@ -147,6 +147,12 @@ def test_an_archive_without_an_array_x_is_refused(tmp_path: Path) -> None:
             load(name, convention="fastlloyd-paper", data_dir=tmp_path, n_clusters=2)
 
 
+def test_an_end_on_the_other_side_of_its_mean_by_rounding_is_drawn(tmp_path: Path) -> None:
+    panels = {"iris": {"auto": [(1.0, 0.3, 0.1 + 0.2, 0.5), (2.0, 1.0, 0.5, 1.0)]}}
+    assert panels["iris"]["auto"][0][2] > 0.3
+    draw_panels(tmp_path / "panels.png", panels, title="t", x_label="x", y_label="y")
+
+
 def test_small_figures_are_stamped(tmp_path: Path) -> None:
     none = math.nan, math.nan
     panels = {"iris": {"lloyd": [(math.inf, 1.0, *none)], "auto": [(1.0, 2.0, *none)]}}

@@ -32,6 +32,19 @@ _COUNT = "INSERT INTO units VALUES (?, 1) ON CONFLICT (unit) DO UPDATE SET perio
 ENDED = "so the horizon ends; open another one"
 
 
+def frozen_periods(path: Path) -> int:
+    """Return the number of frozen periods in a state, without reading its units and sums."""
+    if not path.is_file():  # connecting would create it
+        return 0
+    with explained(f"state {str(path)!r}"):
+        connection = connect(path)
+        try:
+            (number,) = connection.execute("SELECT count(*) FROM periods").fetchone()
+        finally:
+            connection.close()
+    return int(number)
+
+
 class Arrivals:
     """The state of one silo in one horizon.
 
@@ -118,6 +131,12 @@ class Arrivals:
         self._arrived.add(name)
         return True
 
+    def repeats(self, content: bytes) -> bool:
+        """Return True if the next period has the records and only units of an earlier period."""
+        with self._open() as connection:
+            kept = [of for (of,) in connection.execute("SELECT content FROM periods")]
+        return content in kept and set() < self._arrived <= self._known
+
     def freeze(self, period: int, content: bytes, sums: Integers) -> None:
         """Store the sum of a period and count its units, in one transaction.
 
@@ -199,8 +218,9 @@ class Arrivals:
 
     def _start_period(self, connection: sqlite3.Connection) -> None:
         # In memory: a query for each unit of a file would take longer than reading it.
-        query = "SELECT unit FROM units WHERE periods >= ?"
-        self._used_up = {unit for (unit,) in connection.execute(query, (self._most,))}
+        counts = connection.execute("SELECT unit, periods FROM units").fetchall()
+        self._known = {unit for unit, _ in counts}
+        self._used_up = {unit for unit, periods in counts if periods >= self._most}
         self._arrived: set[bytes] = set()
 
     def _last_link(self, connection: sqlite3.Connection) -> bytes:

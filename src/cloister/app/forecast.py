@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -76,8 +76,9 @@ def expected(plan: Plan) -> tuple[Table, ...]:
         else:
             label = name.removesuffix("half_width").replace("_", " ").strip() or "the result"
             # Many columns often have the same error.
-            texts = dict.fromkeys(_margin(label, float(v)) for v in values.ravel())
-            others.append((label, ", ".join(texts)))
+            texts = dict.fromkeys(_margin(label, float(v)) for v in np.sort(values, axis=None))
+            ends = (next(iter(texts)), next(reversed(texts)))
+            others.append((label, " to ".join(dict.fromkeys(ends))))
     if others:
         note = getattr(plan.task, "forecast_note", "")
         title = "Expected error (95 % of the noise)"
@@ -97,6 +98,23 @@ def least_records(plan: Plan) -> int | None:
     *_, last = pipeline_steps(plan.task)
     of_task = getattr(last, "least_records", None)
     return None if of_task is None or plan.budget is None else int(of_task(plan.noise_std))
+
+
+def unknown_error(plan: Plan) -> str:
+    """Return why a plan has no expected error, and how to choose epsilon; empty if it has one.
+
+    The optional member `error_depends_on` of a task names what decides it.
+    """
+    if forecast_of(plan):
+        return ""
+    *_, last = pipeline_steps(plan.task)
+    causes = getattr(last, "error_depends_on", "")
+    if not causes:
+        return "Expected error: not known before the run."
+    return (
+        f"Expected error: not known before the run, since it depends on {causes}. It falls about "
+        "as 1 / epsilon, so a first run with a small epsilon shows what the next one needs."
+    )
 
 
 def _margin(label: str, width: float) -> str:
@@ -142,8 +160,8 @@ def wanted_budget(
     Parameters
     ----------
     plan_for : function of a budget
-    want : mapping of a printed name of a forecast, or of a column, to a 95 % half-width
-        In the units of the forecast; of a forecast with several values, the largest counts.
+    want : mapping of a printed name of a forecast, or its first words, or of a column, to a margin
+        A 95 % half-width in the units of the forecast; of several values the largest counts.
 
     Returns
     -------
@@ -158,6 +176,8 @@ def wanted_budget(
     want = {name.replace(" ", "_").removeprefix("the_"): width for name, width in want.items()}
     largest = plan_for(Budget(_EPSILONS[-1], delta))
     known = _wanted(largest)
+    # The beginning of a long name stands for all forecasts that have it.
+    want = {full: width for name, width in want.items() for full in _begun(name, known) or (name,)}
     ranges = {_short(name): reason for name, (_, _, reason) in _ranges(largest).items()}
     if ranges:  # which have a value for each column
         ranges |= dict.fromkeys(_names_of(largest), next(iter(ranges.values())))
@@ -171,7 +191,8 @@ def wanted_budget(
         )
     if not want or (unknown := want.keys() - known.keys()):
         given = ", ".join(sorted(unknown)) if want else "nothing"
-        offered = offered or "none, as this task has no forecast"
+        if reason := unknown_error(largest):
+            raise PlanError(f"want is for tasks with a forecast, got {given}. {reason}")
         raise PlanError(f"want must name forecasts of the task ({offered}), got {given}.")
     if wrong := [name for name, width in want.items() if not 0 < width < math.inf]:
         raise PlanError(f"want must be a positive margin of error, got {want[wrong[0]]:g}.")
@@ -194,6 +215,11 @@ def wanted_budget(
             "records."
         )
     return Budget(_EPSILONS[at], delta)
+
+
+def _begun(name: str, known: Iterable[str]) -> list[str]:
+    """Return the names that are this one, or else those that begin with its words."""
+    return [name] if name in known else [full for full in known if full.startswith(f"{name}_")]
 
 
 def _wanted(plan: Plan) -> dict[str, float]:
@@ -221,6 +247,11 @@ def margins(plan: Plan) -> dict[str, float]:
         for name, values in forecast_of(plan).items()
         if name not in ranges
     }
+
+
+def is_share(name: str) -> bool:
+    """Return True if a forecast, by its short name, is a number between 0 and 1."""
+    return _SHARE.match(name.replace("_", " ")) is not None
 
 
 def _short(name: str) -> str:

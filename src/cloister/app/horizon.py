@@ -42,16 +42,15 @@ from cloister.privacy.calibration import (
 )
 from cloister.privacy.chain import JobRecord, canonical
 from cloister.privacy.events import HorizonEvent
-from cloister.privacy.horizon import WINDOWS, Encoding, Workload, answers, kept
+from cloister.privacy.horizon import MOST_RECORDS, WINDOWS, Encoding, Workload, answers, kept
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
-from cloister.protocol.plan import Plan
+from cloister.protocol.plan import Plan, rules_of_renewal
 from cloister.protocol.progress import Progress
 from cloister.protocol.summing import LocalStep, agreed_sums
 from cloister.protocol.task import Block, NoisyBlock, Task
 from cloister.tasks import installed
 
-_MOST_RECORDS = 1 << 26  # of a silo in all periods: public head-room, not a count
 HORIZON, RELEASES = "horizon.json", "released.json"
 """The file that makes a folder one of a horizon, and that of its releases."""
 FORMAT, RELEASED = "cloister-horizon/1", "cloister-horizon-sums/1"
@@ -97,28 +96,23 @@ class Horizon:
             )
         if keep is None:
             return cls(plan, Encoding.of(periods, max_periods, workload))
+        if workload != "all":
+            raise PlanError(
+                f"workload must be 'all' with keep, whose sums have their own matrix, got "
+                f"{workload!r}; leave one of them out."
+            )
+        raise_if_any(_rules_of_share(keep))  # before its powers are computed
         return cls(plan, Encoding.best(kept(periods, keep), max_periods), keep)
 
     def _rules(self) -> Iterator[str]:
         plan, name = self.plan, self.plan.task.name
-        if plan.rounds != 1:
-            yield (
-                f"task {name!r} has {plan.rounds} rounds, but a period of a horizon has one; use a "
-                "task with one round, such as a table of counts."
-            )
-        if plan.budget is None or plan.layout.mechanism != "gaussian":
-            yield f"task {name!r} must have Gaussian noise, which one price covers in all periods."
-        if plan.rate < 1 or plan.by_client is not None:
-            yield f"task {name!r} must not sample units, nor protect those of a column of the job."
-        if plan.unit in ("row", "silo"):
-            yield (
-                f"unit of privacy must be a column, got {plan.unit!r}: the periods of a person can "
-                "only be counted by an identifier; add 'unit' to the schema."
-            )
-        if plan.profile == "pairwise" or plan.fingerprints or plan.readers:
+        yield from rules_of_renewal(plan)
+        networked = plan.profile == "pairwise" or plan.fingerprints or plan.readers
+        if networked and plan.horizon is None:
             yield "a horizon runs over files in one process; leave out profile and readers."
-        if self.keep is not None and not 0 < self.keep < 1:
-            yield f"keep must be between 0 and 1, got {self.keep!r}."
+        if plan.horizon not in (None, self.encoding) or (plan.horizon and self.keep is not None):
+            yield "matrix of the horizon must be that of its plan, without keep."
+        yield from _rules_of_share(self.keep)
         payload = getattr(plan.task, "payload", None)
         if self.keep is not None and payload and payload(0).relative:
             yield (
@@ -128,28 +122,30 @@ class Horizon:
         for block in plan.blocks(0):
             if self.scale(block) > MAX_SCALE:
                 yield "noise of the horizon does not fit the ring; use a larger epsilon."
-            records = len(plan.silos) * _MOST_RECORDS * self.encoding.gain
+            records = len(plan.silos) * MOST_RECORDS * self.encoding.gain
             if records * (isqrt(block.l2_squared) + 1) >= 1 << (RING_BITS - 2):
                 yield "sums of the horizon do not fit the ring; use fewer frac_bits or silos."
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the public description, in hexadecimal digits."""
+        if self.plan.horizon is not None:
+            return self.plan.digest.hex()
         return hashlib.sha256(canonical(self.to_dict()).encode()).hexdigest()
 
     @cached_property
     def event(self) -> HorizonEvent:
         """The event of all periods together."""
-        # Squared mus of blocks add up; each is that of the noise after rounding up.
-        mu_squared = 0.0
-        for block in self.plan.blocks(0):
-            norm = self._norm(block)
-            mu_squared += lattice_noise_multiplier(self.scale(block), norm) ** -2
-        return HorizonEvent(1 / sqrt(mu_squared), self.encoding.periods, self.digest)
+        # Each is that of the noise after rounding up.
+        multipliers = (
+            lattice_noise_multiplier(self.scale(block), self._norm(block))
+            for block in self.plan.blocks(0)
+        )
+        return self.encoding.event(multipliers, self.digest)
 
     def _norm(self, block: Block) -> float:
         """Return the largest L2 change of all releases of a block by one unit."""
-        return self.plan.group_size * sqrt(block.l2_squared * self.encoding.sensitivity_squared)
+        return self.encoding.norm(block.l2_squared, self.plan.group_size)
 
     def scale(self, block: Block) -> int:
         """Return sigma of the noise of a block in each period, in integers."""
@@ -157,6 +153,11 @@ class Horizon:
         assert budget is not None  # the first rule
         multiplier = gaussian_noise_multiplier(budget.epsilon, budget.delta)
         return lattice_sigma(multiplier / sqrt(block.weight), self._norm(block))
+
+    def noise_std(self, block: Block) -> float:
+        """Return the standard deviation of the noise of a block in each period, in integers."""
+        # Shares of silos that may be known to others add up to more than the scale.
+        return self.scale(block) if self.plan.horizon is None else self.plan.noise_std(block)
 
     def noise(self, source: NoiseSource) -> Integers:
         """Draw the noise of one period."""
@@ -171,7 +172,7 @@ class Horizon:
         blocks, offset = {}, 0
         for block in self.plan.blocks(0):
             part = values[offset : offset + block.size].reshape(block.shape)
-            blocks[block.name] = NoisyBlock(part, float(norm) * self.scale(block))
+            blocks[block.name] = NoisyBlock(part, float(norm) * self.noise_std(block))
             offset += block.size
         return blocks, weights
 
@@ -211,7 +212,7 @@ class Horizon:
         Population intervals depend on it: records of one person may be alike.
         """
         rows = self.plan.max_rows * min(self.encoding.max_periods, periods)
-        return replace(self.plan, max_rows=rows)
+        return replace(self.plan, max_rows=rows, horizon=None)
 
     @property
     def families(self) -> dict[str, Floats]:
@@ -254,7 +255,7 @@ class Horizon:
         budget.
         """
         block, encoding = self.plan.blocks(0)[0], self.encoding
-        unit = self.scale(block) / sqrt(block.l2_squared * encoding.sensitivity_squared)
+        unit = self.noise_std(block) / sqrt(block.l2_squared * encoding.sensitivity_squared)
         found = {
             name: unit * float(np.sqrt((encoding.noises(asked) ** 2).mean()))
             for name, asked in self.families.items()
@@ -383,18 +384,17 @@ class HorizonFolder:
             If more rows are excluded than `max_loss` allows. `say` receives what the owner of the
             files should know, such as excluded rows.
         """
-        plan = self.horizon.plan
-        records = files.read(self.schema, plan.columns, counter=counter, admits=admits)
-        # A period cannot be repeated, so its owner hears of lost rows before the release.
-        completed = completed_by(plan.task, plan.columns)
-        for notice in loss_notices(
-            records, plan.options or {}, plan.columns, max_loss, plan.task.name, completed
-        ):
-            say(notice)
-        return records
+        how: Any = {"max_loss": max_loss, "counter": counter, "say": say}
+        return read_arrivals(self.horizon.plan, self.schema, files, admits, **how)
 
     def release(
-        self, period: int, read: Read, ledger: Ledger, *, noise: NoiseSource | None = None
+        self,
+        period: int,
+        read: Read,
+        ledger: Ledger,
+        *,
+        noise: NoiseSource | None = None,
+        say: Callable[[str], None] = lambda sentence: None,
     ) -> Integers:
         """Release a period once; a repeated call returns the same numbers.
 
@@ -406,6 +406,8 @@ class HorizonFolder:
             Reads the records that arrived in the period, of every silo.
         noise : NoiseSource, optional
             Exact discrete noise from the operating system by default; tests pass another source.
+        say : callable, optional
+            Receives what the owner of the files should know, such as records given twice.
 
         Returns
         -------
@@ -419,6 +421,11 @@ class HorizonFolder:
         LedgerError
             If a silo's state or the ledger was restored from a copy.
         """
+        if self.horizon.plan.horizon is not None:
+            raise PlanError(
+                "agents release the periods of a job; its owners freeze them by 'cloister horizon "
+                "freeze'."
+            )
         last, job, done = self.horizon.encoding.periods, self._job(ledger), self.done(ledger)
         if not 1 <= period <= min(done + 1, last):
             raise PlanError(
@@ -438,7 +445,7 @@ class HorizonFolder:
             return released
         with self._checked(done) as states:
             if period > done:
-                self._draw(period - 1, states, read, ledger, noise or DiscreteNoise())
+                self._draw(period - 1, states, read, ledger, noise or DiscreteNoise(), say)
                 done = period
             else:
                 self._compare(period - 1, states, read)
@@ -521,6 +528,7 @@ class HorizonFolder:
         read: Read,
         ledger: Ledger,
         noise: NoiseSource,
+        say: Callable[[str], None],
     ) -> None:
         """Freeze a period at every silo, and make its noisy sum durable with its draw."""
         plan, encoding = self.horizon.plan, self.horizon.encoding
@@ -535,23 +543,21 @@ class HorizonFolder:
         # Of released sums alone, so that every silo sums by the same state.
         frames = [self._words(self._frame(ledger, s)) for s in range(t)]
         before = self.horizon.course(np.array(frames, dtype=np.int64)).state
-        for silo in waiting:
-            sums = self._sums(silo, records[silo], before)
-            states[silo].freeze(t, records[silo].fingerprint(states[silo].key), sums)
+        for silo, state in waiting.items():
+            sums = frozen_sums(plan, silo, records[silo], before)
+            content = records[silo].fingerprint(state.key)
+            if state.repeats(content):
+                say(
+                    f"silo {silo!r} gave the same records, with the same {plan.unit!r}, in an "
+                    "earlier period; they count again, and a period cannot be taken back."
+                )
+            state.freeze(t, content, sums)
         # From the noise on: no sum without noise is kept.
         total = self.horizon.noise(noise)
         for state in states.values():
             total = total + encoding.payload(state.sums(len(total)))
         frame = to_bytes(to_words(total))
         ledger.commit(job=plan.run_id, round=t, event=self.horizon.event, frame=frame)
-
-    def _sums(self, silo: str, records: Records, state: GridState) -> Integers:
-        """Return the exact sums of a silo's arrivals, checked as in every job."""
-        plan = self.horizon.plan
-        step = LocalStep(plan.task_at(silo), 0, state, plan.length(0), thorough=True)
-        sums, _ = agreed_sums(step, lambda step: step.checked(records))
-        by_silo = plan.by_silo
-        return by_silo.to_silo_layer(0, silo, sums) if by_silo and by_silo.silos else sums
 
     def _words(self, frame: bytes) -> Integers:
         return to_integers(from_bytes(frame, self.horizon.plan.length(0)))
@@ -575,11 +581,58 @@ class HorizonFolder:
         write_text(whole := file.with_suffix(".new"), json.dumps(document, allow_nan=False))
         os.replace(whole, file)  # a crash leaves the old file or the new one
 
+    def publish(self, frames: list[bytes], label: str) -> None:
+        """Write the public numbers and the releases so far, at a silo of a network.
+
+        `label` is the source of the noise.
+        """
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        document = json.dumps(self.horizon.to_dict(), sort_keys=True, allow_nan=False)
+        for name, text in ((_SCHEMA, self.schema.to_toml()), (HORIZON, document)):
+            write_text(whole := self.path / f"{name}.new", text)
+            os.replace(whole, self.path / name)
+        self._write(frames, label)
+        sync_folder(self.path)
+
     def _forget(self) -> None:
         """Delete what the silos hold, after the last period."""
         with self.states() as states:
             for state in states.values():
                 state.forget()
+
+
+def read_arrivals(
+    plan: Plan,
+    schema: Schema,
+    files: SiloFiles,
+    admits: Mapping[str, Admits],
+    *,
+    max_loss: float | None = None,
+    counter: Callable[[str], OnRows | None] = lambda silo: None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> Mapping[str, Records]:
+    """Read the arrivals of a period from files; see :meth:`HorizonFolder.read`."""
+    records = files.read(schema, plan.columns, counter=counter, admits=admits)
+    # A period cannot be repeated, so its owner hears of lost rows before the release.
+    completed = completed_by(plan.task, plan.columns)
+    for notice in loss_notices(
+        records, plan.options or {}, plan.columns, max_loss, plan.task.name, completed
+    ):
+        say(notice)
+    return records
+
+
+def frozen_sums(plan: Plan, silo: str, records: Records, state: GridState) -> Integers:
+    """Return the exact sums of a silo's arrivals, checked as in every job."""
+    step = LocalStep(plan.task_at(silo), 0, state, plan.length(0), thorough=True)
+    sums, _ = agreed_sums(step, lambda step: step.checked(records))
+    by_silo = plan.by_silo
+    return by_silo.to_silo_layer(0, silo, sums) if by_silo and by_silo.silos else sums
+
+
+def _rules_of_share(keep: float | None) -> Iterator[str]:
+    if keep is not None and not 0 < keep < 1:
+        yield f"keep must be between 0 and 1, got {keep!r}."
 
 
 _SCHEMA, _SILOS = "schema.toml", "silos"

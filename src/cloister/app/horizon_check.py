@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cloister.app.horizon import HorizonFolder
+from cloister.app.text import REAL_NOISE
 from cloister.core.errors import CloisterError, LedgerError
 from cloister.core.numerals import number
 from cloister.privacy import accounting
-from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.code import code_mismatch
 from cloister.protocol.task import Task
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from cloister.privacy.ledger import Ledger
 
 NOT_CHECKED = (
-    "One process ran all silos, so no silo signed. Nobody can check from files that true "
-    "records were summed, that each person counts in so few periods, or that noise was added."
+    "No silo signed these words. Nobody can check from files that true records were summed, that "
+    "each person counts in so few periods, or that noise was added."
 )
 _HERE = "the released words"
 
@@ -117,7 +117,7 @@ def _frames(kept: HorizonFolder) -> list[bytes]:
     if len(frames) > kept.horizon.encoding.periods:
         raise _Contradiction(f"{_HERE} have more periods than the horizon.")
     # The file says so itself, for example after a release with simulated noise in a test.
-    if noise != DiscreteNoise.label:
+    if noise not in REAL_NOISE:
         raise _Contradiction(f"the noise of the releases is not private: {noise}.")
     return frames
 
@@ -156,6 +156,11 @@ def _charge(kept: HorizonFolder, frames: list[bytes], ledger: Ledger | None) -> 
         return "not checked: this ledger has no such job"
     if job.events != horizon.event:
         raise _Contradiction("the ledger reserved another event than that of the horizon.")
+    if horizon.plan.horizon is not None:
+        sent = max((t + 1 for t in job.rounds), default=0)
+        if sent < len(frames):
+            raise _Contradiction(f"the ledger has sent {sent} periods, and more are released.")
+        return f"reserved whole on {job.reserved_at[:10]}; of its uploads, {sent} were charged"
     # By keyed digests, as the frames are deleted after the last period.
     for t, frame in enumerate(frames):
         if not ledger.is_frame(job.job, t, frame):

@@ -45,7 +45,8 @@ _ANSWERS = {
 def noise_table(horizon: Horizon) -> Table:
     """Return the expected noise of a count in each kind of answer, before anything is spent."""
     rows = tuple((_ANSWERS[name], value) for name, value in horizon.expected().items())
-    return Table("Expected noise of a count, in records", ("records of", "noise"), rows)
+    title = "Expected noise of a count in records, a mean over all periods"
+    return Table(title, ("records of", "noise"), rows)
 
 
 def present_horizon(
@@ -103,7 +104,12 @@ def write_horizon_report(release: Release, shown: Presentation, file: Path, sche
         shown=shown,
         schema=schema,
         budget_lines=(("charged", "once for all periods, when the horizon was opened"),),
-        verification=("not verified", "Nobody signed the releases: all silos ran in one process."),
+        verification=(
+            "not verified",
+            "Nobody signed the releases: all silos ran in one process."
+            if not release.plan.fingerprints
+            else "The silos confirmed each sum to each other; this file does not show it.",
+        ),
     )
 
 

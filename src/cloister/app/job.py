@@ -26,6 +26,7 @@ from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import ComposedEvent
+from cloister.privacy.horizon import Encoding
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.code import code_of
 from cloister.protocol.plan import Plan
@@ -97,6 +98,8 @@ class Job:
         of a target, event or group may lose all of its rows.
     releases : tuple of str
         Releases of cloister at the silos, as far as they are known; the plan suits all of them.
+    horizon : Encoding, optional
+        If given, the job is renewed over a network in so many periods; see :class:`Plan`.
     """
 
     task: type[Task]
@@ -110,6 +113,7 @@ class Job:
     frac_bits: int = 16
     max_loss: float | None = None
     releases: tuple[str, ...] = ()
+    horizon: Encoding | None = None
     trust: Trust = Trust()
 
     @cached_property
@@ -176,6 +180,7 @@ class Job:
             schema_digest=self.schema.digest(),
             code=code_for(task, code_of(task), self.releases),
             options=encode_options(self.task, self.options),
+            horizon=self.horizon,
             **vars(trust),
         )
         return plan.with_question(hash_of(question_of(plan, self.schema)))
@@ -389,6 +394,7 @@ def derive_plan(plan: Plan, schema: Schema, tasks: Mapping[str, type[Task]]) -> 
             columns=plan.columns,
             frac_bits=plan.grid.frac_bits,
             releases=(UNTOLD,) if is_earlier else (),
+            horizon=plan.horizon,
             trust=Trust(**{name: getattr(plan, name) for name in names}),
         )
         return replace(job.plan_for(plan.budget, plan.nominal_n), run_id=plan.run_id)

@@ -84,7 +84,24 @@ def _price(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "study", _word(plan.study)
     yield "records in all silos, as agreed", repr(plan.nominal_n)
     yield "rounds", repr(plan.rounds)
+    yield from _renewal(plan)
     yield "bits of the grid", repr(plan.grid.frac_bits)
+
+
+def _renewal(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what a horizon asks of a silo beyond one release."""
+    if plan.horizon is None:
+        return
+    yield "periods", f"{plan.horizon.periods}; epsilon is the price of all of them together"
+    yield "periods of a unit in a silo, at most", repr(plan.horizon.max_periods)
+    yield "matrix", hashlib.sha256(_canonical(plan.horizon.to_dict()).encode()).hexdigest()
+    yield "sent by a silo", "only what its owner freezes, period by period"
+    yield "stored at a silo", "the exact sum of each period and keyed counts, until the job ends"
+    yield (
+        "if a person's data are erased",
+        "its part of stored sums stays until the job ends, in later releases, too; what was "
+        "released stays released",
+    )
 
 
 def _parties(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -189,6 +189,12 @@ def plan_of_model(document: Any, tasks: Mapping[str, type[Task]] | None = None) 
     Its task may be unknown, and its digest is not compared.
     """
     format_name = document.get("format") if isinstance(document, Mapping) else None
+    if isinstance(document, Mapping) and {"session", "opening"} <= document.keys():
+        raise DataError(
+            "model must be of a job, got the result of a session on secret shares, which nobody "
+            "can verify: its sums are opened by receivers alone, and no owner signs them. Compare "
+            "it with the result of another receiver."
+        )
     if format_name not in (MODEL_FORMAT, SUMS_FORMAT):
         raise DataError(f"model must have format {MODEL_FORMAT!r}, got {str(format_name)[:50]!r}.")
     known: Mapping[str, type[Task]] = ChainMap(tasks or {}, installed())  # type: ignore[arg-type]  # never written

@@ -59,11 +59,12 @@ def hard_records(plan: Plan, t: int, state: GridState, rng: np.random.Generator)
 
 
 def state_points(state: GridState, d: int, one: int) -> Integers:
-    """Return the points of a state: rows of its arrays with a number for each column."""
+    """Return the points of a state, each once: rows of its arrays with a number for each column."""
     rows = [v.reshape(-1, d) for v in state.values() if v.ndim and v.shape[-1] == d]
     if not rows:
         return np.zeros((0, d), dtype=np.int64)
-    points = np.concatenate([part[:_POINTS] for part in rows]).astype(np.int64)
+    # Arrays that a later round fills are rows of zeros, which would be most of the points.
+    points = np.unique(np.concatenate([part[:_POINTS] for part in rows]).astype(np.int64), axis=0)
     return points[(np.abs(points) <= one).all(axis=1)][: 2 * _POINTS]
 
 

@@ -206,7 +206,7 @@ class _Parser(argparse.ArgumentParser):
             known = [option for option in known if option != word]
         else:
             return message
-        similar = get_close_matches(word, known, 1)
+        similar = get_close_matches(word, known, 1, 0.7)
         return f"{message}; did you mean {similar[0]!r}?" if similar else message
 
 

@@ -25,7 +25,7 @@ from cloister.app.files import (
     refuse_results,
     schemas_of,
 )
-from cloister.app.forecast import expected
+from cloister.app.forecast import expected, unknown_error
 from cloister.app.job import columns_used
 from cloister.app.payment import LEDGER_VARIABLE
 from cloister.app.text import attacker_sentence
@@ -33,6 +33,7 @@ from cloister.cli.options import (
     add_max_loss_argument,
     add_reading_argument,
     add_set_argument,
+    comma_separated,
     job_of,
     task_options,
 )
@@ -74,13 +75,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--question", choices=QUESTIONS, metavar="NAME", help=f"one of {', '.join(QUESTIONS)}"
     )
-    parser.add_argument("--codebook", type=Path, help="CSV or TOML with name, type, min, max, ...")
+    parser.add_argument(
+        "--codebook", type=Path, help="CSV or TOML with name, type, min, max, categories, ..."
+    )
     parser.add_argument(
         "--bounds",
         action="append",
         default=[],
         metavar="NAME=LOW..HIGH",
         help=f"public bounds of a column: {_HOW}; may be repeated",
+    )
+    parser.add_argument(
+        "--columns",
+        type=comma_separated,
+        metavar="NAME,NAME,...",
+        help="columns to use (default: all that every file has)",
     )
     parser.add_argument(
         "--unit", metavar="COLUMN", help="column that identifies the person (default: each row)"
@@ -110,7 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_max_loss_argument(parser)
     # The other options of a job over files.
     parser.set_defaults(
-        baskets=[], cache_dir=None, columns=None, delta=None, study="default", min_silos=0,
+        baskets=[], cache_dir=None, delta=None, study="default", min_silos=0,
         confirm_same_content=False,
     )  # fmt: skip
 
@@ -164,6 +173,8 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
         out.table(table)
         if table.note:
             out.paragraph(table.note)
+    if args.nominal_n and (unknown := unknown_error(plan)):
+        out.paragraph(unknown)
     if not args.yes and not (ask("Run it? [y/N] ") or _nobody("--yes")).lower().startswith("y"):
         out.say("Nothing was spent.")
         return {"ran": False}
@@ -178,10 +189,20 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
 
 
 def _common_columns(args: argparse.Namespace, out: Output) -> tuple[str, ...]:
-    """Return the columns of all files, in the order of the first; tell a person of the others."""
+    """Return the columns of all files, in the order of the first; tell a person of the others.
+
+    Only those of ``--columns`` and ``--unit`` count, if they are given.
+    """
     settings = read_settings(args.reading)
     headers = {path.name: _renamed(header(path), settings.get(path.name)) for path in args.files}
     every = dict.fromkeys(name for names in headers.values() for name in names if name)
+    if args.columns:
+        chosen = {*args.columns, args.unit}
+        if unknown := [name for name in args.columns if name not in every]:
+            raise PlanError(
+                f"columns cannot name {unknown[0]!r}; the files have {', '.join(every)}."
+            )
+        every = {name: None for name in every if name in chosen}
     common = tuple(name for name in every if all(name in names for names in headers.values()))
     sentences: dict[str, str] = {}
     remedy = "set 'header' of the column for that file in --reading"
@@ -200,6 +221,8 @@ def _common_columns(args: argparse.Namespace, out: Output) -> tuple[str, ...]:
                 )
     known = [*read_codebook(args.codebook)] if args.codebook else []
     wanted = [text for name, text in sentences.items() if similar_columns([name], known)]
+    if args.columns and sentences:
+        raise PlanError(f"{'; '.join(sentences.values())}; omit it from --columns, or {remedy}.")
     if args.yes and wanted:
         raise PlanError(f"{'; '.join(wanted)}; omit it from the codebook, or {remedy}.")
     for sentence in sentences.values():

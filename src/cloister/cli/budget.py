@@ -95,7 +95,8 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
                 accounting.epsilon(job.charged, cap.delta),
             )
             for job in ledger.jobs(dataset)
-            if job.is_open or job.rounds  # else a reservation while a count was bought
+            # A recovered job has no round; other jobs without one were charged nothing.
+            if job.is_open or job.charged.events
         )
         headings = (
             "job",

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from cloister.app.files import schemas_of, source_of
-from cloister.cli.options import add_baskets_argument, add_max_loss_argument, add_reading_argument
+from cloister.cli.options import (
+    add_baskets_argument,
+    add_max_loss_argument,
+    add_reading_argument,
+    comma_separated,
+)
 from cloister.cli.output import Output
 from cloister.data.schema import Schema
 
@@ -18,6 +23,12 @@ TOO_MUCH_LOST = 4
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV or Parquet")
     parser.add_argument("--schema", type=Path, required=True, help="the data contract")
+    parser.add_argument(
+        "--columns",
+        type=comma_separated,
+        metavar="NAME,NAME,...",
+        help="columns of the schema that a job will use (default: all)",
+    )
     add_baskets_argument(parser)
     add_reading_argument(parser)
     add_max_loss_argument(parser)
@@ -32,8 +43,11 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     # Before the file is read, which may take minutes.
     check_max_loss(args.max_loss)
     schemas = schemas_of(Schema.load(args.schema), [args.file], args.reading, others=True)
-    # All columns count, since the columns of a later job are not known here, nor its task.
-    report = check_file(source_of(args.file, args.baskets), schemas[args.file]).for_task()
+    # By default all columns count, since those of a later job are not known here, nor its task.
+    source, schema = source_of(args.file, args.baskets), schemas[args.file]
+    if args.columns:
+        schema.select({*args.columns} | {schema.unit} & {*schema.names})  # refuses other names
+    report = check_file(source, schema, args.columns).for_task()
     out.pairs(*report.described())
     out.table(report.table())
     for names in report.merged_units:

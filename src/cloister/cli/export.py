@@ -11,6 +11,7 @@ from cloister.app.report.notebook import release_frame
 from cloister.cli.options import add_model_task, load_model
 from cloister.cli.output import Output
 from cloister.core.derived import displays_of
+from cloister.core.errors import PlanError
 from cloister.core.files import write_text
 from cloister.core.hooks import MODEL_WRITERS
 
@@ -58,6 +59,8 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     result = load_model(args)
     if args.to != "numbers":
         return _model(args, result, out)
+    if args.out.suffix.lower() in (".csv", ".r", ".sas", ".do", ".docx", ".xlsx"):
+        raise PlanError(f"--out must be a folder, which gets {NUMBERS}, got {args.out.name!r}.")
     shown = displays_of(result.plan.task, result.results, result.plan.columns)
     frame = release_frame(shown).reset_index()
     texts = {NUMBERS: frame.to_csv(index=False), **_scripts(list(frame.columns))}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.app.files import SiloFiles
-from cloister.app.horizon import Horizon, HorizonFolder
+from cloister.app.horizon import Horizon, HorizonFolder, read_arrivals
 from cloister.app.horizon_report import (
     horizon_document,
     noise_table,
@@ -18,6 +18,7 @@ from cloister.app.horizon_report import (
 from cloister.app.payment import LEDGER_VARIABLE, default_ledger
 from cloister.cli.options import (
     add_max_loss_argument,
+    add_period_arguments,
     add_plan_arguments,
     add_reading_argument,
     add_task_arguments,
@@ -26,7 +27,7 @@ from cloister.cli.options import (
     payment_of,
 )
 from cloister.cli.output import Output
-from cloister.cli.parsers import actions
+from cloister.cli.parsers import actions, add_config
 from cloister.cli.release import show_presentation
 from cloister.core.errors import LedgerError, PlanError
 from cloister.core.numerals import number
@@ -49,20 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,NAME,...",
         help="names of the silos, which are those of their files",
     )
-    start.add_argument("--periods", type=int, required=True, metavar="T", help="2 to 104")
-    start.add_argument(
-        "--max-periods",
-        type=int,
-        default=1,
-        metavar="P",
-        help="periods in which a person may arrive; rows beyond are left out (default: 1)",
-    )
-    start.add_argument(
-        "--workload",
-        choices=("all", "totals"),
-        default="all",
-        help="answers with little noise: totals, single periods and windows, or totals alone",
-    )
+    add_period_arguments(start, required=True)
     start.add_argument(
         "--keep",
         type=float,
@@ -79,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_reading_argument(release)
     add_max_loss_argument(release)
+    freeze = add("freeze", "silo: freeze the arrivals of a period of a job", _freeze)
+    freeze.add_argument("job", metavar="JOB", help="id of the job, or its first digits")
+    freeze.add_argument("period", type=int, metavar="PERIOD", help="number of the period, from 1")
+    freeze.add_argument("file", type=Path, metavar="FILE", help="arrivals of the silo in it")
+    add_config(freeze, "configuration file of the silo")
+    add_reading_argument(freeze)
+    add_max_loss_argument(freeze)
     show = add("show", "show the answers so far and their course; costs nothing", _show)
     show.add_argument("folder", type=Path, metavar="DIR", help="the folder of the horizon")
     for action in (start, release):
@@ -145,12 +140,40 @@ def _release(args: argparse.Namespace, out: Output) -> Document:
     if not path.is_file():
         raise LedgerError(f"ledger {str(path)!r} is missing; give that of the horizon.")
     ledger = Ledger(path)
-    ignored = [*folder.ignored(ledger)]
-    folder.release(args.period, read, ledger)
-    for notice in ignored:
+    notices = [*folder.ignored(ledger)]
+    folder.release(args.period, read, ledger, say=notices.append)
+    for notice in notices:
         out.warn_locally(notice)
     ledger.dispose()
     return _show(args, out)
+
+
+def _freeze(args: argparse.Namespace, out: Output) -> Document:
+    from cloister.federation.settings import SiloSettings, load_role
+    from cloister.federation.silo.decisions import plan_of
+    from cloister.federation.silo.periods import freeze
+    from cloister.federation.silo.site import Site
+
+    site = Site.of(load_role(args.config, SiloSettings))
+    silo, store = site.settings.name, site.store()
+    try:
+        job = store.find(args.job)
+    finally:
+        store.dispose()
+    plan, notices = plan_of(site, job), list[str]()
+    accepted = site.settings.data.accept_loss if args.max_loss is None else args.max_loss
+    files = SiloFiles(paths={silo: args.file}, reading=args.reading)
+
+    def read(admits: Admits) -> Records:
+        with out.reading() as counter:
+            how: Any = {"counter": counter, "say": notices.append, "max_loss": accepted}
+            return read_arrivals(plan, site.schema, files, {silo: admits}, **how)[silo]
+
+    freeze(site, job, plan, args.period, read)
+    for notice in notices:
+        out.warn_locally(notice)
+    out.say(f"frozen  period {args.period} of {job.id}; it is released when all silos froze it")
+    return {"job": job.id, "period": args.period}
 
 
 def _files(folder: HorizonFolder, args: argparse.Namespace) -> SiloFiles:

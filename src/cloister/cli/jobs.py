@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.cli import jobs_rest, jobs_silo
-from cloister.cli.options import add_model_task
+from cloister.cli.options import add_model_task, add_period_arguments
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions, add_config
 from cloister.cli.proposals import add_proposal_arguments
@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         elif name not in ("list", "submit", "reader-card"):
             action.add_argument("job", metavar="JOB", help="id of the job, or its first digits")
     add_proposal_arguments(declared["submit"])
+    add_period_arguments(
+        declared["submit"].add_argument_group("answers that are renewed, see cloister horizon")
+    )
     declared["approve"].add_argument(
         "--accept-aggregator-noise",
         action="store_true",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cloister.app.coefficients import coefficients_of
+from cloister.app.horizon import HORIZON
 from cloister.app.release import Release
 from cloister.app.report.page import About
 from cloister.app.text import warnings_of
@@ -164,6 +165,8 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]
     # The silo's own copy, which does not depend on the coordinator.
     path = site.settings.results / job.id / MODEL
     if not path.is_file():
+        if (path.parent / HORIZON).is_file():
+            raise DataError(f"job {job.id} has periods; use 'cloister horizon show {path.parent}'.")
         raise DataError(
             f"job {job.id} is {job.state} and has no result here; only a finished job has one."
         )

@@ -182,6 +182,26 @@ def add_plan_arguments(
     )
 
 
+def add_period_arguments(group: argparse._ActionsContainer, *, required: bool = False) -> None:
+    """Declare the periods in which an answer is renewed."""
+    group.add_argument(
+        "--periods", type=int, required=required, metavar="T", help="renew in 2 to 104 periods"
+    )
+    group.add_argument(
+        "--max-periods",
+        type=int,
+        default=1,
+        metavar="P",
+        help="periods in which a person may arrive; rows beyond are left out (default: 1)",
+    )
+    group.add_argument(
+        "--workload",
+        choices=("all", "totals"),
+        default="all",
+        help="answers with little noise: totals, single periods and windows, or totals alone",
+    )
+
+
 def add_trust_arguments(group: argparse._ActionsContainer, default: str) -> None:
     """Declare the trust model of the silos."""
     group.add_argument(
@@ -406,12 +426,16 @@ def named_values(pairs: Iterable[str]) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
             raise PlanError(f"an option must be NAME=VALUE, got {pair!r}.")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            # Names of columns and words need no quotes then.
-            options[name] = value
+        options[name] = _read(value)
     return options
+
+
+def _read(value: str) -> Any:
+    """Return a value from JSON, or the text itself."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value  # names of columns and words need no quotes then
 
 
 # The task and the plan ----------------------------------------------------------------------------
@@ -499,7 +523,10 @@ BY_FORMULA = (
 
 
 def task_options(task: type[Task], pairs: Iterable[str]) -> dict[str, Any]:
-    """Read ``name=value`` pairs of a task's options; a value that is not JSON is text."""
+    """Read ``name=value`` pairs of a task's options; a value that is not JSON is text, or a list.
+
+    A list may be written as ``a,b``, as the commands of tasks take it.
+    """
     options = named_values(pairs)
     if "formula" in options and not any(one.name == "formula" for one in options_of(task)):
         raise PlanError(f"task {task.name!r} takes no formula; {BY_FORMULA}.")
@@ -508,11 +535,9 @@ def task_options(task: type[Task], pairs: Iterable[str]) -> dict[str, Any]:
         # A list without brackets is not JSON, so it was read as one text.
         value, is_list = options.get(option.name), option.rule.startswith("a sequence")
         if isinstance(value, str) and is_list and " or " not in option.rule:
-            parts: list[Any] = [one.strip() for one in value.split(",")]
-            parts = [parts] if ", each a sequence" in option.rule else parts
-            raise PlanError(
-                f"{option.name} must be {option.rule}, as JSON: {set_text(option.name, parts)}."
-            )
+            read = _read if ", each a number" in option.rule else str  # a name may be a number
+            parts = [read(one.strip()) for one in value.split(",")]
+            options[option.name] = [parts] if ", each a sequence" in option.rule else parts
     if isinstance(text := options.get("formula"), str):
         from cloister.tasks.regression.expressions import names_in
         from cloister.tasks.regression.parse import parse_formula

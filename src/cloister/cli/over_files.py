@@ -315,7 +315,10 @@ classify = TaskCommand(
     ),
     _trained,
 )
-regress = TaskCommand(partial(_add_training, ("linear",), "column of numbers to predict"), _trained)
+regress = TaskCommand(
+    partial(_add_training, ("linear", "forest-regression"), "column of numbers to predict"),
+    _trained,
+)
 rules = TaskCommand(_add_rules, partial(_chosen_by_options, "apriori"), catalogue=True)
 evaluate = TaskCommand(_add_evaluation, _evaluation)
 outliers = TaskCommand(

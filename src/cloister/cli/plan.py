@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from cloister.app.forecast import expected, forecast_of, plan_warnings
+from cloister.app.forecast import expected, forecast_of, plan_warnings, unknown_error
 from cloister.app.release import target_of
 from cloister.app.text import attacker_sentence, listed
 from cloister.cli.options import (
@@ -118,7 +118,7 @@ def _show(plan: Plan, out: Output) -> None:
         if table.note:
             out.paragraph(table.note)
     if not tables:
-        out.say("Expected error: not known before the run.")
+        out.paragraph(unknown_error(plan))
 
 
 def _limits(plan: Plan) -> dict[str, Any] | None:

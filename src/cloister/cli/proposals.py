@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from cloister.cli.options import (
 from cloister.cli.over_files import about_model
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
+from cloister.privacy.horizon import Encoding
 from cloister.protocol.plan import Plan
 from cloister.protocol.releases import UNTOLD
 
@@ -79,7 +81,10 @@ def proposed_plan(
     # A coordinator before 0.3.0 does not know releases, and its silos may be older, too.
     releases = [known[name].get("release", UNTOLD) for name in names if name in known]
     connected = [release for release in releases if release is not None]
-    return job_of(args, task, Schema.load(args.schema), names, options, connected).plan
+    job = job_of(args, task, Schema.load(args.schema), names, options, connected)
+    if (periods := getattr(args, "periods", None)) is not None:
+        job = replace(job, horizon=Encoding.of(periods, args.max_periods, args.workload))
+    return job.plan
 
 
 def _members(

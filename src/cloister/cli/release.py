@@ -15,6 +15,7 @@ from cloister.app.payment import Charge
 from cloister.app.present import Presentation, present
 from cloister.app.progress import warnings_to
 from cloister.app.release import Release
+from cloister.app.report.notebook import without_repeats
 from cloister.app.report.page import About, write_report
 from cloister.app.text import as_table, legend_of, noise_of
 from cloister.app.unknown import results_with_reasons
@@ -147,10 +148,12 @@ def show_displays(shown: Presentation, out: Output) -> None:
     # A matrix is wide, so it is shown only if no other display is short.
     matrices = [display for display in displays if isinstance(display, Heatmap)]
     named = {row[0] for table in displays if isinstance(table, Table) for row in table.rows}
+    new = {id(display) for display in without_repeats(displays)}
     tables = [
         as_table(display)
         for display in [display for display in displays if _is_short(display)] or matrices
-        if not (isinstance(display, Bars) and named.issuperset(display.names))
+        if not isinstance(display, Bars)
+        or (id(display) in new and not named.issuperset(display.names))
     ]
     for table in tables:
         out.table(table)
@@ -180,7 +183,7 @@ def _facts(release: Release, charge: Charge | None) -> list[tuple[str, str]]:
         ("unit of privacy", plan.unit),
     ]
     if charge:
-        lines.append(("charged to", f"{charge.path}"))
+        lines += [("charged to", f"{charge.path}"), ("  job", plan.run_id)]
         lines += [(f"  {name}", value) for name, value in charge.lines() if name != "ledger"]
     return lines
 

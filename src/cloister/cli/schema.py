@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COLUMNS|FILE",
         help="column names separated by commas, or a file whose header names them",
     )
-    init.add_argument("--codebook", type=Path, help="CSV or TOML with name, type, min, max, ...")
+    init.add_argument(
+        "--codebook", type=Path, help="CSV or TOML with name, type, min, max, categories, ..."
+    )
     init.add_argument("--dataset", help="your name for the data")
     init.add_argument("--out", type=Path, metavar="S", help="default: standard output")
     catalogue = add(

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         type=Path,
         metavar="FILE",
-        help="model.json of a job, the folder of a horizon, or the audit file (.jsonl) of a "
+        help="model.json of a job, the folder of a job or horizon, or the audit file (.jsonl) of a "
         "coordinator or silo",
     )
     parser.add_argument(
@@ -80,6 +80,8 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if args.model.suffix == ".jsonl":
         return _audit_file(args, out)
     refuse_given(args.head, "--head is valid only for an audit file")
+    if args.model.is_dir() and (args.model / "model.json").is_file():
+        args.model /= "model.json"  # the folder of a job
     if args.model.is_dir():
         return _horizon(args, out)
     refuse_given(args.ledger, "--ledger is valid only for the folder of a horizon")

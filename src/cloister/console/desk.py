@@ -58,7 +58,7 @@ from cloister.data import (
 )
 from cloister.data.check import fitted
 from cloister.data.loss import unread
-from cloister.data.schema import Schema, read_cell, read_codebook, reading_file
+from cloister.data.schema import Column, Schema, read_cell, read_codebook, reading_file
 from cloister.privacy import accounting
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.code import preload_digests
@@ -178,13 +178,15 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
     def question(request: HttpRequest) -> Response:
         entered = _asked(folder, request.query_params)
         values: dict[str, object] = {"problem": "", "plan": None, "warnings": (), "tables": ()}
-        values["horizon"] = None
+        values |= {"horizon": None, "wanted": False}
         budget = _gauge(ledger, entered.schema.dataset)
         if entered.form.get("nominal_n"):  # empty on the first visit, when there is no price
             try:
                 values |= _priced(entered, budget)
             except CloisterError as error:
                 values["problem"] = str(error)
+                with suppress(CloisterError):  # so that another precision can be chosen
+                    values["wanted"] = bool(entered.want and entered.forecasts)
         out = _unused(folder, entered.name).name
         form = [pair for pair in entered.form.multi_items() if not budget or pair[0] != _CAP]
         # The address of the button has the form as it was priced, to be compared on submission.
@@ -232,7 +234,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         job = entered.request(ledger, out)
         same = job.command(entered.schema) == priced.request(ledger, out).command(entered.schema)
         same = same and entered.schema == priced.schema
-        if not same or entered.periods != priced.periods:
+        if not same or entered.renewal != priced.renewal:
             raise PlanError(
                 "the question has changed since its price was shown; go back and review the price."
             )
@@ -721,9 +723,27 @@ def _are_settings(values: Any) -> bool:
 
 
 def _of_columns(own: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """Return reading settings without those of columns that the schema no longer has."""
-    columns = {k: v for k, v in own.get("columns", {}).items() if k in schema.names}
+    """Return reading settings of the columns of the schema, whose fields apply to all files."""
+    given = own.get("columns", {})
+    columns = {
+        column.name: {key: _joined(column, key, value) for key, value in given[column.name].items()}
+        for column in schema.columns
+        if column.name in given
+    }
     return {**own, "columns": columns}
+
+
+def _joined(column: Column, key: str, value: Any) -> Any:
+    """Return the words of a file together with those of the field; else the file's own value."""
+    match key, value:
+        case "absent", [*words]:
+            return [*dict.fromkeys((*column.absent, *words))]
+        case "spellings", dict() if all(isinstance(words, list) for words in value.values()):
+            words_of = {name: [*words] for name, words in column.spellings.items()}
+            for name, words in value.items():
+                words_of[name] = [*dict.fromkeys((*words_of.get(name, ()), *words))]
+            return words_of
+    return value
 
 
 def _settings_text(own: Mapping[str, Any]) -> str:

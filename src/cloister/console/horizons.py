@@ -166,7 +166,7 @@ class Horizons:
             return kept.read(files, admits, max_loss=max_loss, say=notices.append)
 
         with self._lock, self._opened() as ledger:
-            kept.release(period, read, ledger)
+            kept.release(period, read, ledger, say=notices.append)
             self.notices[one.name] = notices
             release, shown = present_horizon(one.horizon, kept.released(), kept.noise)
             write_horizon_report(release, shown, kept.path / "report.html", kept.schema)
@@ -192,7 +192,7 @@ def likely(silo: str, names: Iterable[str]) -> str:
 
 def horizon_of(entered: FormState) -> Horizon | None:
     """Return the horizon of the question page; None if its number of periods is empty."""
-    if entered.periods is None:
+    if entered.renewal is None:
         return None
     if entered.baskets:
         raise PlanError("market baskets cannot be renewed; leave the number of periods empty.")
@@ -201,4 +201,4 @@ def horizon_of(entered: FormState) -> Horizon | None:
             "a wanted precision is that of one answer; choose an epsilon, or leave the number of "
             "periods empty."
         )
-    return Horizon.of(entered.job().plan, *entered.periods)
+    return Horizon.of(entered.job().plan, **entered.renewal)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from cloister.app.files import name_silos, schemas_of, source_of
-from cloister.app.forecast import least_records, margins
+from cloister.app.forecast import is_share, least_records, margins
 from cloister.app.job import Job
 from cloister.app.request import Request
 from cloister.console.guard import Form
@@ -25,6 +25,7 @@ from cloister.tasks import TASKS
 from cloister.tasks.options import options_of
 
 _LARGEST = 100.0  # epsilon
+_OF_RECORDS = ("count", "records")  # forecasts of numbers of records
 _CURVE = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 AS_IS = "as-is"
 """Name of the field by which a user accepts the files as they are."""
@@ -254,17 +255,26 @@ class FormState:
     @cached_property
     def want(self) -> dict[str, float]:
         """The wanted margin of error of a forecast; empty if the user entered an epsilon."""
+        width = self._width
+        return {} if width is None else {self.want_of: width}
+
+    @cached_property
+    def _width(self) -> float | None:
         text = self._field("want", "").strip()
         if not (text and self.question.forecast):
-            return {}
-        share = text.removesuffix("%")
-        width = float(_number("the wanted precision", share.strip().replace(",", ".")))
-        return {self.want_of: width / 100 if share != text else width}
+            return None
+        return _share("the wanted precision", text)
 
-    @property
+    @cached_property
     def want_of(self) -> str:
-        """The forecast whose precision is wanted, by name; the first one on the first visit."""
-        return self._field("want_of", "") or next(iter(self.forecasts), "")
+        """The forecast whose precision is wanted, by name; the first one on the first visit.
+
+        A precision below one record is that of a share.
+        """
+        name = self._field("want_of", "") or next(iter(self.forecasts), "")
+        if name in _OF_RECORDS and self._width is not None and self._width < 1:
+            return next(filter(is_share, self.forecasts), name)
+        return name
 
     @cached_property
     def forecasts(self) -> tuple[str, ...]:
@@ -310,10 +320,11 @@ class FormState:
         return cap
 
     @property
-    def periods(self) -> tuple[int, int] | None:
-        """The number of periods in which the answer is renewed, and that of one person.
+    def renewal(self) -> dict[str, Any] | None:
+        """The options of :meth:`Horizon.of`, if the answer is renewed.
 
-        None if the field is empty, or if persons have no identifier that could count them.
+        None if the number of periods is empty, or if persons have no identifier that could count
+        them.
         """
         text = self.form.get("periods", "").strip()
         if not text or self.schema.unit == "row":
@@ -324,7 +335,13 @@ class FormState:
                 raise PlanError(
                     f"the number of {meaning} must be a whole number, got {field[:40]!r}."
                 )
-        return int(text), int(most)
+        keep = self.form.get("keep", "").strip()
+        return {
+            "periods": int(text),
+            "max_periods": int(most),
+            "workload": self.form.get("workload", "all"),
+            "keep": _share("the share that is kept", keep) if keep else None,
+        }
 
     def _options(self) -> dict[str, Any]:
         edges = {
@@ -433,6 +450,13 @@ def _parts(column: Column, bins: int) -> str:
     """Return edges between equal parts of a column's public range."""
     step = (column.max - column.min) / bins
     return ", ".join(f"{column.min + i * step:.6g}" for i in range(1, bins))
+
+
+def _share(meaning: str, text: str) -> float:
+    """Return the number in a field, which may be written as a percentage."""
+    share = text.removesuffix("%")
+    value = float(_number(meaning, share.strip().replace(",", ".")))
+    return value / 100 if share != text else value
 
 
 def _number(meaning: str, text: str) -> Any:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and editors
     from cloister.estimators.cox import DPCoxApproximate as DPCoxApproximate
     from cloister.estimators.ensemble import DPSiloEnsemble as DPSiloEnsemble
     from cloister.estimators.federated_learning import FederatedLearner as FederatedLearner
+    from cloister.estimators.forest import DPForestRegressor as DPForestRegressor
     from cloister.estimators.forest import DPRandomForestClassifier as DPRandomForestClassifier
     from cloister.estimators.horizon import Horizon as Horizon
     from cloister.estimators.kmeans import DPKMeans as DPKMeans
@@ -141,6 +142,14 @@ ROWS = {
         "task": "supervised.forest:RandomForest",
         "python": ("forest:DPRandomForestClassifier",),
         "question": {"title": "Who will? (many decision trees)", "roles": {"target": "named"}},
+    },
+    "forest-regression": {
+        "task": "supervised.forest_regression:ForestRegression",
+        "python": ("forest:DPForestRegressor",),
+        "question": {
+            "title": "How much? (many decision trees)",
+            "roles": {"target": "number"},
+        },
     },
     "glloyd": {"task": "clustering.kmeans:GLloyd"},
     "glm": {

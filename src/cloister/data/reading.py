@@ -56,6 +56,19 @@ _DATES = (  # patterns of dates, and their formats unless day and month are ambi
     (r"\d{1,2}([/-])\d{1,2}\1\d{4}", ""),
     (r"\d{1,2}([/-])\d{1,2}\1\d{2}", ""),
 )
+_SERIAL = r"[2-6]\d{4}(\.\d+)?"  # days since 1899-12-30 in a spreadsheet, 1954 to 2091
+_SIGN = "[+\\-\u2212\u2013]?"  # two of them only look like a minus sign
+_NUMBERS = {
+    "their minus sign is another sign; save them with -": r"[\u2212\u2013]\d.*",
+    "brackets may mean negative numbers; save them with -": r"\(\d+([.,]\d*)?\)",
+    "they have units before the numbers; save them without units": (
+        r"[^\d\s.,()+\-]+\s*[+-]?\d+([.,]\d*)?"
+    ),
+    "they have units after the numbers; save them without units": (
+        r"[+-]?\d+([.,]\d*)?\s*[^\d\s.,]+"
+    ),
+}
+"""Causes of texts that are numbers to a person, and their patterns."""
 _TIMES = ((r"\d{1,2}:\d{2}", " %H:%M"), (r"\d{1,2}:\d{2}:\d{2}", " %H:%M:%S"))
 
 
@@ -513,7 +526,8 @@ class Tally:
             drops=(bool(self._rules.fatal[j] & ABSENT), bool(self._rules.fatal[j] & OUTSIDE)),
             doubt=self._doubt(j, names, cause),
             above=int(self._above[j]),
-            hint=code_hint(
+            hint=_blank_hint(column, int(self._missing[j]), names)
+            or code_hint(
                 column,
                 dict(zip(CODES, self._codes[:, j].tolist(), strict=True)),
                 float(self._least[j]),
@@ -540,6 +554,16 @@ class Tally:
                 "line of totals; remove that line"
             )
         return self._doubts.get(column.name) or code_doubt(column, self._beyond[j])
+
+
+def _blank_hint(column: Column, missing: int, seen: Sequence[str]) -> str:
+    """Return a remedy for a boolean that is true or left blank, as a tick in a form."""
+    if column.type != "boolean" or column.missing != "drop" or not missing or [*seen] != ["true"]:
+        return ""
+    return (
+        f"Column {column.name!r} is true or missing; if a missing cell means no, silos may agree "
+        'on missing = "min".'
+    )
 
 
 def _is_respelled(column: Column) -> bool:
@@ -670,6 +694,8 @@ def _as_booleans(column: Column, _: Schema, words: Counter[str]) -> Finding | No
 def _as_dates(column: Column, _: Schema, words: Counter[str]) -> Finding | None:
     if "%y" in column.format:
         return "the bounds allow two centuries; write years with four digits", None
+    if column.type == "date" and _most(words, _SERIAL):
+        return "they may be day numbers of a spreadsheet; save them as dates", None
     for pattern, form in _DATES:
         if _most(words, rf"\s*{pattern}(\s.*)?"):
             if column.type != "date":
@@ -697,17 +723,18 @@ def _as_numbers(column: Column, schema: Schema, words: Counter[str]) -> Finding 
         return None
     if schema.decimal == "." and _most(words, r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+\s*"):
         return _commas(column, words)
-    if schema.decimal == "." and _most(words, r"\s*[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+\s*"):
+    if schema.decimal == "." and _most(words, rf"\s*{_SIGN}(\d{{1,3}}(\.\d{{3}})+|\d+),\d+\s*"):
         remedy = Remedy("decimal", ",")
         return "they have a decimal comma", remedy
     if not schema.thousands:
         for sign in ".,'’ ":
             form = "[ \u00a0\u202f]" if sign == " " else re.escape(sign)
-            if sign != schema.decimal and _most(words, rf"\s*[+-]?\d{{1,3}}({form}\d{{3}})+.*"):
+            if sign != schema.decimal and _most(words, rf"\s*{_SIGN}\d{{1,3}}({form}\d{{3}})+.*"):
                 remedy = Remedy("thousands", sign)
                 return "they have signs between thousands", remedy
-    if _most(words, r"\s*[+-]?\d+([.,]\d*)?\s*[^\d\s.,]+\s*"):
-        return "they have units after the numbers; save them without units", None
+    for sentence, pattern in _NUMBERS.items():
+        if _most(words, rf"\s*{pattern}\s*"):
+            return sentence, None
     return None
 
 

@@ -40,6 +40,7 @@ _FORMAT = 1  # part of the digest: increase it if the meaning of a key changes
 _LARGEST = 1e100  # |bound|; avoids overflow in all arithmetic on the box
 _NARROWEST = 1e-100  # max - min; avoids underflow
 _DELIMITERS = ",;\t|"
+_WORD_LISTS = ("values", "levels")  # other headers of the categories in codebooks
 _OTHER_TYPES = {  # names of the types in codebooks
     **dict.fromkeys(("numeric", "float", "decimal", "continuous"), "number"),
     **dict.fromkeys(("int", "count"), "integer"),
@@ -861,11 +862,10 @@ def read_codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     entries: dict[str, dict[str, Any]] = {}
     for row in rows:
         kind = str(read_cell("type", row.get("type") or "", ""))
-        entry = {
-            key: read_cell(key, value, kind)
-            for key, value in row.items()
-            if key in known and isinstance(value, str)
-        }
+        cells = {key: value for key, value in row.items() if isinstance(value, str)}
+        if words := [cells[key] for key in _WORD_LISTS if cells.get(key) and kind == "category"]:
+            cells.setdefault("categories", words[0])
+        entry = {key: read_cell(key, text, kind) for key, text in cells.items() if key in known}
         if kind == "boolean" and entry.get("categories"):  # a boolean column has fixed words
             entry["type"] = "category"
         entries[str(row["name"]).strip()] = entry

@@ -216,8 +216,9 @@ def find_columns(
             else "'header'"
         )
         raise AbsentColumns(
-            f"{label} has no column {listed}{has}; correct the header, the delimiter or the "
-            f"schema, or set {setting} of the column in the schema or the reading settings."
+            f"{label} has no column {listed}{has}; correct the header (of a text, its first "
+            f"line), the delimiter or the schema, or set {setting} of the column in the schema or "
+            "the reading settings."
         )
     if repeated := [name for name in wanted if times[name] > 1]:
         raise DataError(f"{label} has more than one column {repeated[0]!r}; rename all but one.")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cloister.estimators.association import RuleSet, mine_rules
     from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
     from cloister.estimators.federated_learning import FederatedLearner
-    from cloister.estimators.forest import DPRandomForestClassifier
+    from cloister.estimators.forest import DPForestRegressor, DPRandomForestClassifier
     from cloister.estimators.kmeans import DPKMeans
     from cloister.estimators.linear_model import DPLinearRegression, DPLogisticRegression
     from cloister.estimators.measures import Measures, cluster_quality, evaluate
@@ -33,7 +33,7 @@ _NAMES = {
     "association": "RuleSet mine_rules",
     "ensemble": "DPSiloEnsemble combined_probabilities",
     "federated_learning": "FederatedLearner",
-    "forest": "DPRandomForestClassifier",
+    "forest": "DPForestRegressor DPRandomForestClassifier",
     "kmeans": "DPKMeans",
     "linear_model": "DPLinearRegression DPLogisticRegression",
     "measures": "Measures cluster_quality evaluate",
@@ -47,6 +47,7 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 __all__ = [
     "DPPCA",
     "DPBounds",
+    "DPForestRegressor",
     "DPKMeans",
     "DPKaplanMeier",
     "DPLinearRegression",

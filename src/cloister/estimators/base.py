@@ -19,7 +19,7 @@ from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.capability import CAPABILITIES
 from cloister.core.compiled import say_slow
-from cloister.core.errors import CloisterError, DataError, PlanError
+from cloister.core.errors import CloisterError, DataError, PlanError, choosing
 from cloister.data import as_silos, is_frame
 from cloister.data.records import empty_table
 from cloister.data.schema import Schema
@@ -32,6 +32,7 @@ from cloister.estimators.tables import (
     category_column,
     check_schema,
     grid_rows,
+    is_list_of_tables,
     matched,
     plain_schema,
     read_labelled,
@@ -571,22 +572,61 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the accuracy; exact for these records, so its publication is another release.
 
+        X is one table, or a list of these as for a fit, so that silos can be cross-validated.
         Records that a fit leaves out are left out with a warning. `y` may be None if X has the
         column `target`.
         """
-        return float(super().score(*scored_rows(self, X, y, sample_weight)))
+        from sklearn.metrics import accuracy_score  # a fit needs none
+
+        return _score(accuracy_score, self, X, y, sample_weight)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, PrivateSupervised):
-    """A regressor, whose score leaves out the records that a fit leaves out."""
+    """A regressor that predicts from the release of its task.
+
+    Parameters
+    ----------
+    target_bounds : (low, high), optional
+        Public bounds of y, required without a schema. Values outside are clipped to them.
+    """
+
+    target_bounds: Any = None
+
+    def _check(self) -> None:
+        if not isinstance(self.bounds, Schema) and self.target_bounds is None:
+            raise PlanError(
+                "target_bounds are required without a schema: two public bounds of y; give "
+                f"target_bounds=(low, high){choosing('bounds')}."
+            )
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return R²; exact for these records, so its publication is another release.
 
+        X is one table, or a list of these as for a fit, so that silos can be cross-validated.
         Records that a fit leaves out are left out with a warning. `y` may be None if X has the
         column `target`.
         """
-        return float(super().score(*scored_rows(self, X, y, sample_weight)))
+        from sklearn.metrics import r2_score  # a fit needs none
+
+        return _score(r2_score, self, X, y, sample_weight)
+
+
+def _score(measure: Callable[..., float], model: Any, X: Any, y: Any, weight: Any) -> float:
+    """Return a measure of the predictions of one table, or of all silos of a list together."""
+    if not is_list_of_tables(X):
+        X, y, weight = scored_rows(model, X, y, weight)
+        return float(measure(y, model.predict(X), sample_weight=weight))
+    of_silos = ([None] * len(X) if one is None else one for one in (y, weight))
+    silos = [scored_rows(model, *silo) for silo in zip(X, *of_silos, strict=True)]
+    if any(truth is None for _, truth, _ in silos):
+        raise DataError("y is required: give a list with the truth of each silo.")
+    truths, weights = (
+        None if silos[0][i] is None else np.concatenate([list(silo[i]) for silo in silos])
+        for i in (1, 2)
+    )
+    found = np.concatenate([model.predict(table) for table, *_ in silos])
+    return float(measure(truths, found, sample_weight=weights))
 
 
 def _loaded_classes(classes: Any, categories: Sequence[str]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""``DPRandomForestClassifier``: a private forest that works like scikit-learn's."""
+"""Private forests of classes and of numbers, with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -12,10 +12,19 @@ from numpy.typing import NDArray
 from cloister.app.release import Release
 from cloister.core.arrays import Floats, Integers
 from cloister.core.errors import PlanError
-from cloister.estimators.base import PrivateClassifier
-from cloister.estimators.tables import SiloData
-from cloister.protocol.task import Task
+from cloister.estimators.base import PrivateClassifier, PrivateRegressor
+from cloister.estimators.tables import SiloData, grid_rows
+from cloister.protocol.task import Regressor, Task
 from cloister.tasks.supervised.forest import RandomForest
+from cloister.tasks.supervised.forest_regression import ForestRegression
+
+_NAMES = {
+    "n_estimators": "n_trees",
+    "max_depth": "depth",
+    "max_features": "columns_per_tree",
+    "learning_rate": "rate",
+}
+"""Options of the tasks by the names of scikit-learn."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -79,12 +88,7 @@ class DPRandomForestClassifier(PrivateClassifier):
     """
 
     _task: ClassVar[type[Task]] = RandomForest
-    _names: ClassVar[Mapping[str, str]] = {
-        "n_estimators": "n_trees",
-        "max_depth": "depth",
-        "max_features": "columns_per_tree",
-        "learning_rate": "rate",
-    }
+    _names: ClassVar[Mapping[str, str]] = _NAMES
 
     kind: str | None = None
     n_estimators: int | None = None
@@ -106,16 +110,100 @@ class DPRandomForestClassifier(PrivateClassifier):
     def _keep(self, result: Release) -> None:
         super()._keep(result)
         self._set(_ATTRIBUTES)
-        task = self._own_task
-        assert isinstance(task, RandomForest)
-        importance = result.results["importance"]
-        # In scikit-learn's order, which excludes the target.
-        self.feature_importances_: Floats = np.delete(importance, task.target)
+        self.feature_importances_ = _importances(self._own_task, result)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each record, or that with the least expected cost."""
         best = best_class(self.predict_proba(X), self.costs)  # first, since it raises before a fit
         return self.classes_[best]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPForestRegressor(PrivateRegressor):
+    """Differentially private boosted forest that predicts numbers, over one or several silos.
+
+    Parameters
+    ----------
+    n_estimators : int in [1, 1000]
+        Number of trees, and of rounds after the first.
+    max_depth : int in [1, 10], optional
+        Every tree has ``2**max_depth`` leaves; by default from the budget and `nominal_n`.
+    max_features : int, >= 1
+        Number of columns that one tree uses; with 1 the effects of columns add up.
+    bins : int in [2, 1024]
+        As for :class:`~cloister.tasks.supervised.forest_regression.ForestRegression`.
+    learning_rate : float in (0, 1]
+        Share of a tree's values that is added to predictions.
+    prepare : sequence of (name, options), optional
+        Preparation steps, such as ``[("bounds", {})]``, in one plan with one cost.
+    random_state : int, RandomState or None
+        Seed of the public trees. It never seeds noise.
+    epsilon, bounds, target, target_bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
+        As for every :class:`~cloister.estimators.base.PrivateRegressor`.
+
+    Attributes
+    ----------
+    feature_importances_ : ndarray of shape (n_features_in_,)
+        Separation of predictions by splits on a column, from released sums; they sum to 1.
+    leaf_sums_, leaf_counts_ : ndarray of shape (n_trees, n_leaves)
+        Noisy sums of clipped residuals, data units of the target, and noisy numbers of records.
+    leaf_values_ : ndarray of shape (n_trees, n_leaves)
+        What a prediction adds to `mean_` in a leaf, data units of the target.
+    mean_, mean_low_, mean_high_ : float
+        Noisy mean of the target with its 95 % confidence interval (privacy noise only).
+    residual_clip_ : float
+        Two noisy deviations of the target, to which residuals are clipped.
+
+    Notes
+    -----
+    Predictions have no interval. :func:`~cloister.evaluate` releases R² and the root of the mean
+    squared error on other records.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import DPForestRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-1, 1, (5000, 2))
+    >>> y = X[:, 0] * X[:, 1]  # a linear model predicts nothing
+    >>> model = DPForestRegressor(
+    ...     epsilon=1.0, bounds=(-1, 1), target_bounds=(-1, 1), nominal_n=5000, random_state=0
+    ... )
+    >>> bool(model.fit(X, y).score(X, y) > 0.7)
+    True
+    """
+
+    _task: ClassVar[type[Task]] = ForestRegression
+    _names: ClassVar[Mapping[str, str]] = _NAMES
+
+    n_estimators: int = 80
+    max_depth: int | None = None
+    max_features: int = 2
+    bins: int = 32
+    learning_rate: float = 0.2
+    prepare: Sequence[tuple[str, Mapping[str, Any]]] | None = None
+    random_state: Any = None
+
+    def _keep(self, result: Release) -> None:
+        super()._keep(result)
+        task = self._own_task
+        self._set({f"leaf_{name}_": f"leaf_{name}" for name in ("sums", "counts", "values")})
+        for name in ("mean", "mean_low", "mean_high", "residual_clip"):
+            setattr(self, f"{name}_", float(result.results[name][0]))
+        self.feature_importances_ = _importances(task, result)
+
+    def predict(self, X: Any) -> Floats:
+        """Return the predicted target of each record; shape (n_samples,)."""
+        rows = grid_rows(self, X)
+        task = self.plan_.task
+        assert isinstance(task, Regressor)
+        return task.predict(self.result_.results, rows)
+
+
+def _importances(task: Task, result: Release) -> Floats:
+    """Return the importance of each column in scikit-learn's order, which excludes the target."""
+    assert isinstance(task, RandomForest | ForestRegression)
+    return np.delete(result.results["importance"], task.target)
 
 
 _ATTRIBUTES = {

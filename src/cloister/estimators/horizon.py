@@ -224,9 +224,9 @@ class Horizon:
                     f"release of period {drawn} was interrupted after its draw; repeat it with "
                     f"period={drawn} and the same records."
                 )
-            noise, ignored = type(self)._new_noise(), [*self._kept.ignored(ledger)]
-            self._kept.release(period or drawn + 1, read, ledger, noise=noise)
-        for notice in ignored:
+            noise, notices = type(self)._new_noise(), [*self._kept.ignored(ledger)]
+            self._kept.release(period or drawn + 1, read, ledger, noise=noise, say=notices.append)
+        for notice in notices:
             warnings.warn(notice, UserWarning, stacklevel=2)
         for doubt in doubts_of(self._answer(self._families[0])):
             warnings.warn(doubt, AccuracyWarning, stacklevel=2)

@@ -74,7 +74,8 @@ class DPKMeans(CentreModel, PrivateEstimator):
         nothing sets the cluster apart. "not determined": another release may find another one.
         "not known" for methods that cannot tell.
     cluster_sizes_, sizes_half_width_ : ndarray of shape (n_clusters,)
-        Noisy sizes and the half-width of their intervals, NaN for clusters not determined.
+        Noisy sizes and the half-width of their intervals, NaN for clusters not determined. With a
+        verdict a size is for the records nearest to the released centre.
     history_ : tuple of dict
         The released centres and sizes before the first round and after each.
     n_iter_ : int

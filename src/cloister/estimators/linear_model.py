@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.display import ENDS, Estimate
-from cloister.core.errors import PlanError, choosing
+from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
 from cloister.estimators.base import PrivateClassifier, PrivateRegressor
 from cloister.estimators.forest import by_name
@@ -156,13 +156,11 @@ class DPLinearRegression(PrivateRegressor):
 
     Parameters
     ----------
-    target_bounds : (low, high), optional
-        Public bounds of y, required without a schema. Values outside are clipped to them.
     alpha, sandwich, clip, shrinkage, reference
         As for :class:`~cloister.tasks.supervised.linear.Linear`. The intercept is not penalised.
         The result depends little on `clip`.
-    epsilon, bounds, target, nominal_n, delta, ledger, dataset, frac_bits, max_loss
-        As for every :class:`~cloister.estimators.base.PrivateSupervised`.
+    epsilon, bounds, target, target_bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
+        As for every :class:`~cloister.estimators.base.PrivateRegressor`.
 
     Attributes
     ----------
@@ -197,7 +195,6 @@ class DPLinearRegression(PrivateRegressor):
 
     _task: ClassVar[type[Task]] = Linear
 
-    target_bounds: Any = None
     alpha: float = 0.0
     clip: float | None = None
     shrinkage: bool = True
@@ -224,13 +221,6 @@ class DPLinearRegression(PrivateRegressor):
                 stacklevel=2,
             )
         return self
-
-    def _check(self) -> None:
-        if not isinstance(self.bounds, Schema) and self.target_bounds is None:
-            raise PlanError(
-                "target_bounds are required without a schema: two public bounds of y; give "
-                f"target_bounds=(low, high){choosing('bounds')}."
-            )
 
     def _keep(self, result: Release) -> None:
         super()._keep(result)
@@ -288,8 +278,6 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
 
     Parameters
     ----------
-    target_bounds : (low, high), optional
-        Public bounds of y, required without a schema. Values outside are clipped to them.
     family : {"gaussian", "binomial", "poisson", "negative-binomial", "gamma"}
         Distribution of the target. Its link is the identity, the logit, or else the logarithm.
     covariates, offset, exposure, weights, alpha, sandwich, reference, rows_of_unit, n_units
@@ -307,8 +295,8 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
         What is done with a record that lacks a cell of a column with the rule ``missing = "keep"``
         in the schema: leave it out, or complete it, see
         :class:`~cloister.tasks.regression.imputed.ImputedRegression`.
-    epsilon, bounds, target, nominal_n, delta, ledger, dataset, frac_bits, max_loss
-        As for every :class:`~cloister.estimators.base.PrivateSupervised`.
+    epsilon, bounds, target, target_bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
+        As for every :class:`~cloister.estimators.base.PrivateRegressor`.
 
     Attributes
     ----------
@@ -350,7 +338,6 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
     _task: ClassVar[type[Task]] = GeneralizedLinear
     _other_tasks: ClassVar[tuple[type[Task], ...]] = (ImputedRegression,)
 
-    target_bounds: Any = None
     family: str = "gaussian"
     covariates: Sequence[str] = ()
     offset: str | None = None
@@ -393,11 +380,7 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
                 "formula needs a schema as bounds, whose columns it names; give "
                 "bounds=Schema.propose(table, {...}) and fit the table without y."
             )
-        if not isinstance(self.bounds, Schema) and self.target_bounds is None:
-            raise PlanError(
-                "target_bounds are required without a schema: two public bounds of y; give "
-                f"target_bounds=(low, high){choosing('bounds')}."
-            )
+        super()._check()
 
     def _keep(self, result: Release) -> None:
         super()._keep(result)

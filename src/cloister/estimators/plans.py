@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cloister.app.forecast import expected, forecast_of, plan_warnings, wanted_budget
+from cloister.app.forecast import (
+    expected,
+    forecast_of,
+    plan_warnings,
+    unknown_error,
+    wanted_budget,
+)
 from cloister.app.job import Job
 from cloister.app.text import attacker_sentence
 from cloister.core.arrays import Results
@@ -66,7 +72,7 @@ class FitPlan:
         if not self.sized:
             lines.append("expected error: not known without nominal_n")
         elif not self.tables:
-            lines.append("expected error: not known before the fit")
+            lines.append(unknown_error(self.plan))
         lines += [f"warning: {warning}" for warning in self.warnings]
         lines += [f"refused: {self.refusal}"] if self.refusal else []
         return "\n".join(lines)

@@ -423,6 +423,11 @@ def _labelled_by_schema(
     X: Any, y: Any, schema: Schema, spending: BudgetParameters, target: str | None
 ) -> SiloData:
     """Read silos by a schema that has the target."""
+    if target is None:
+        raise PlanError(
+            "target must name the column of the schema to predict, got None; with a schema as "
+            "bounds, declare this column in the schema, also if its values are given as y."
+        )
     columns = [column.public for column in schema.columns]
     column = columns[position(columns, target)]
     target, categories = column.name, column.categories

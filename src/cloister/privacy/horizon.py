@@ -14,22 +14,23 @@ arrive in the light of earlier releases.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from cloister.core.arrays import Floats, Integers
 from cloister.core.errors import PlanError, raise_if_any
+from cloister.privacy.events import HorizonEvent
 
 Workload = Literal["all", "totals"]
 WINDOWS = {"so far": None, "latest": 1, "last 4": 4, "last 13": 13}
 """Number of periods in each family of answers; None for all periods so far."""
 MOST_PERIODS = 104
+MOST_RECORDS = 1 << 26  # of a silo in all periods: public head-room, not a count
 _BITS = 10  # binary places of the matrix
 _ONE = 1 << _BITS
 _CLOSE, _STEPS = 1e-6, 1000  # the matrix is rounded to 2**-10, so more digits change nothing
@@ -141,6 +142,19 @@ class Encoding:
         """Largest sum of absolute multipliers in a row: how much larger than x a release may be."""
         return int(np.abs(self.matrix).sum(axis=1).max())
 
+    def norm(self, l2_squared: int, group_size: int) -> float:
+        """Return the largest L2 change of all releases by one unit with `group_size` records.
+
+        `l2_squared` bounds the squared change of a period's sum by one record.
+        """
+        return group_size * sqrt(l2_squared * self.sensitivity_squared)
+
+    def event(self, multipliers: Iterable[float], digest: str) -> HorizonEvent:
+        """Return the event of all periods, from the noise multiplier of each block."""
+        # Squared mus of blocks add up.
+        mu_squared = sum(multiplier**-2 for multiplier in multipliers)
+        return HorizonEvent(1 / sqrt(mu_squared), self.periods, digest)
+
     def payload(self, sums: Integers) -> Integers:
         """Return the release of the last of some periods, before noise.
 
@@ -165,6 +179,9 @@ class Encoding:
         ndarray of shape (n, t)
             The noise of an answer is that of a release times the norm of its row.
         """
+        # Here, since plans import this module, and most processes need no answers of a horizon.
+        from scipy.linalg import solve_triangular
+
         t = asked.shape[1]
         corner = self.matrix[:t, :t].astype(np.float64)
         return np.asarray(solve_triangular(corner, asked.T, trans="T", lower=True).T)

@@ -340,8 +340,9 @@ class Aggregator:
         return encode(self.plan, Unmask(self._round, tuple(self._confirmations.values())))
 
     def close(self) -> bytes:
-        """Return the frame that ends the job after its last round."""
-        if self._round != self.plan.rounds - 1 or self._answer(self._round) is None:
+        """Return the frame that ends the job after its last round, or a period of a horizon."""
+        is_last = self._round == self.plan.rounds - 1 or self.plan.horizon is not None
+        if not is_last or self._answer(self._round) is None:
             raise LocalProtocolError(
                 f"job cannot be closed in round {self._round} of {self.plan.rounds}."
             )

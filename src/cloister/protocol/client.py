@@ -18,6 +18,7 @@ from cloister.hazmat.signing import Identity, fingerprint_of
 from cloister.privacy.chain import SignedStatement
 from cloister.privacy.noise import NoiseSource, ShareNoise
 from cloister.protocol.convictions import Conviction, is_proved
+from cloister.protocol.exchanges import Kind
 from cloister.protocol.journal import Journal, MemoryJournal
 from cloister.protocol.keys import KeyAgreement, commitments_in
 from cloister.protocol.messages import (
@@ -52,6 +53,7 @@ from cloister.protocol.messages import (
     encode_statement,
     given,
     is_confirmed,
+    kind_of,
     result_hash,
     was_sent,
 )
@@ -59,13 +61,14 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress, ReleasedSum, words_of
 from cloister.protocol.readers import seal
 from cloister.protocol.rows import Manner
-from cloister.protocol.summing import LocalStep, Partitioned, agreed_sums
+from cloister.protocol.summing import Frozen, LocalStep, Partitioned, agreed_sums
 from cloister.protocol.task import UnitTask, records_in_box
 from cloister.secagg.dropout import commitment
 from cloister.secagg.masks import TAG_BYTES, Masker
 
-Source = Iterable[Records] | Callable[[int, GridState], Iterable[Records]]
-"""Grid records in chunks, iterable once per round; or a function of round and state.
+Source = Iterable[Records] | Callable[[int, GridState], Iterable[Records]] | Frozen
+"""Grid records in chunks, iterable once per round; or a function of round and state; or the sums of
+the periods of a horizon.
 
 The function must return the same records for the same arguments, else a retry ends the job.
 """
@@ -102,6 +105,7 @@ class Client:
 
     Notes
     -----
+    If the plan has a horizon, *close* also ends each period, so that its sum is unmasked then.
     If the plan has fingerprints, keys come first: *invite* -> keys, *roster* -> sealed secrets,
     *deal* -> ready. Then each round: *open* -> upload, *reply* -> confirm, and under pairwise masks
     *unmask* -> shares. The *open* of the next round, or *close*, carries the secrets for unmasking.
@@ -130,6 +134,12 @@ class Client:
             raise LocalProtocolError(
                 f"silo {silo!r} does not have the code of task {plan.task.name!r}; install its "
                 "package or name its file."
+            )
+        # The price of a horizon is that of sums that are computed once, in their period.
+        if (plan.horizon is not None) != isinstance(records, Frozen):
+            raise LocalProtocolError(
+                f"silo {silo!r} must have frozen sums for a plan with a horizon, and records for "
+                "any other plan; pass those."
             )
         plan.contract.check(records)
         self.plan = plan
@@ -162,7 +172,8 @@ class Client:
         self._thorough_round = drawn_below(plan.rounds)  # unknown to the other parties
         self._progress = Progress(plan)
         self._answers: dict[bytes, bytes] = {}  # by hash of the request, for repeated requests
-        self._receipt: bytes | None = None  # the one answer to the end of the job
+        # Round and one answer of the last end, of a period or of the job.
+        self._receipt: tuple[int, bytes] | None = None
         # An answer is a function of the request and the state, so repeating all recorded requests
         # restores the state before a restart; no other state is stored.
         for request, answer in self._journal.recorded(plan.run_id):
@@ -315,6 +326,10 @@ class Client:
             if self._agreement:
                 self._check_ready(message.confirmations)
             self._proved_by = request
+        elif not self._proved_by:  # the end of a period has unmasked its sum
+            self._proved_by = request
+        elif kind_of(self._proved_by) == Kind.CLOSE:  # whose answer could not be recorded
+            raise RemoteProtocolError(f"period {t} is not ended at {self.silo!r}; end it first.")
         # Bytes sent before a crash are sent again: a new noise draw under the same pad would
         # reveal the difference of the two draws.
         frame = None if self._went_on else self._journal.frame(self.plan.run_id, t)
@@ -360,6 +375,9 @@ class Client:
     def _sum(self, t: int) -> Integers:
         """Return the sum of this silo's records in round `t`."""
         task, state, length = self._task, self.state, self.plan.length(t)
+        if self.plan.horizon is not None and isinstance(self._records, Frozen):
+            return self.plan.horizon.payload(self._records.frozen(t, length))
+        assert not isinstance(self._records, Frozen)  # see the constructor
         if self.plan.by_client is None or not isinstance(task, UnitTask):
             thorough = t == self._thorough_round
             return self._checked(LocalStep(task, t, state, length, self._manner, thorough))
@@ -383,6 +401,7 @@ class Client:
             if isinstance(self._records, Partitioned):
                 return self._records.checked(step)
             records = self._records
+            assert not isinstance(records, Frozen)  # see the constructor
             return step.checked(records(step.t, step.state) if callable(records) else records)
 
         sums, self._manner = agreed_sums(step, make)
@@ -470,19 +489,23 @@ class Client:
         return replace(unsigned, signature=signature)
 
     def _close(self, message: Close, request: bytes) -> bytes:
-        """Finish the last round; repeat the answer on a repeated call."""
-        if message.round != self.plan.rounds - 1 or self._uploads != self.plan.rounds:
+        """Finish the last round, or a period; repeat the answer on a repeated call."""
+        is_last = message.round == self.plan.rounds - 1 or self.plan.horizon is not None
+        if message.round != self._uploads - 1 or not is_last:
             raise RemoteProtocolError(f"job was closed before {self.silo!r} saw its last round.")
-        if not self.finished:
+        if self._progress.rounds == message.round:
             self._receive(message.round, message.confirmations, message.opened)
             self._proved_by = request
-        elif self._receipt:  # an earlier call also stored the peers' statements
-            return self._receipt
+        elif self._receipt and self._receipt[0] == message.round:
+            return self._receipt[1]  # an earlier call also stored the peers' statements
         self._keep_heard()
         done = Done(message.round, self.silo, self._sealed_result())
         # Boxes have fresh keys; after a restart the journal returns the first ones.
-        self._receipt = self._promise(self._proved_by, encode(self.plan, done))
-        return self._receipt
+        receipt = self._promise(self._proved_by, encode(self.plan, done))
+        self._receipt = message.round, receipt
+        if not self.finished:  # the next period is proved by its own request
+            self._proved_by = b""
+        return receipt
 
     def _sealed_result(self) -> tuple[bytes, ...]:
         """Sign the released sums and seal them to each reader of the plan."""

@@ -28,6 +28,9 @@ process, or with FastLloyd's group key, skip this part. Then come the **rounds**
 - Machines may round differently. Every UPLOAD has a keyed tag of the state it was computed from. If
   tags differ, the silos adopt the lead silo's sealed state before the sum is computed.
 
+A horizon is a job with a round for each period, days apart. Its rounds are alike, and each ends
+with CLOSE, so that silos read a period when it is released. A round waits until all silos sent.
+
 Answers that do not pass the checks of all parties count as missing. What a silo signed convicts it,
 see :mod:`~cloister.protocol.convictions`.
 
@@ -156,7 +159,8 @@ EXCHANGES = (
         Kind.CLOSE,
         Kind.DONE,
         "end",
-        "the secrets that open the last sum; a receipt, with the result sealed to each reader",
+        "the secrets that open the last sum, or a period's; a receipt, with the result sealed to "
+        "each reader",
         "the receipt and its boxes",
     ),
 )

@@ -42,6 +42,7 @@ from cloister.privacy.events import (
     NonPrivateEvent,
     SampledGaussianEvent,
 )
+from cloister.privacy.horizon import MOST_RECORDS, Encoding
 from cloister.protocol.layout import MAX_ROUNDS, Layout
 from cloister.protocol.readers import Reader
 from cloister.protocol.task import (
@@ -74,10 +75,12 @@ _TAILS = 40  # deviations; larger noise is less likely than a hardware error
 _ANOTHER_VERSION = "read it with that version, or make it again with this one"
 
 
-def largest_release(n_silos: int, l2_squared: int, noise_scale: int) -> int:
+def largest_release(
+    n_silos: int, l2_squared: int, noise_scale: int, records: int = MAX_RECORDS
+) -> int:
     """Return the largest absolute value of an element of a noisy sum over honest silos."""
     # isqrt rounds down, hence + 1.
-    return n_silos * MAX_RECORDS * (isqrt(l2_squared) + 1) + _TAILS * noise_scale
+    return n_silos * records * (isqrt(l2_squared) + 1) + _TAILS * noise_scale
 
 
 def majority(n_silos: int) -> int:
@@ -212,6 +215,9 @@ class Plan:
     question : str
         SHA-256 of the text of the question (:mod:`cloister.app.question`), hexadecimal; empty
         if the plan was made without a schema.
+    horizon : Encoding, optional
+        If given, the one round of the task is repeated in each period of a horizon, and one price
+        covers all periods. Silos send a row of this matrix times their sums of the periods.
     protocol : int
         The version of the plan and of its frames.
     publish : bool
@@ -245,6 +251,7 @@ class Plan:
     code: Code | None = None
     options: Mapping[str, Any] | None = None
     question: str = ""
+    horizon: Encoding | None = None
     protocol: int = PROTOCOL_VERSION
     publish: bool = False
 
@@ -257,6 +264,8 @@ class Plan:
             minimum = majority(len(self.silos))
             if self.profile == "pairwise":
                 minimum = share_threshold(len(self.silos), self.collusion)
+            if self.horizon is not None:  # each release holds earlier sums of every silo
+                minimum = len(self.silos)
             object.__setattr__(self, "min_silos", minimum)
         for declaration in _declared():
             validate(declaration, getattr(self, declaration.name))
@@ -266,6 +275,7 @@ class Plan:
     def _rules(self) -> Iterator[str]:
         """Yield a sentence for each violated rule; later rules rely on the earlier ones."""
         yield from self._rules_of_layout()
+        yield from self._rules_of_horizon()
         yield from self._rules_of_texts()
         yield from self._rules_of_parties()
         yield from self._rules_of_size()
@@ -279,6 +289,22 @@ class Plan:
                 f"layout must be that of task {self.task.name!r}: lengths, sensitivities or "
                 "weights differ; design the plan with the code that the silos have."
             )
+
+    def _rules_of_horizon(self) -> Iterator[str]:
+        if self.horizon is None:
+            return
+        yield from rules_of_renewal(self)
+        if not self.fingerprints or self.profile == "local":
+            yield "horizon of a plan requires a network; over files use 'cloister horizon open'."
+        if self.readers:
+            yield "readers must be empty with a horizon, whose answers are for its silos."
+        if self.min_silos != len(self.silos):
+            yield (
+                f"min_silos must be {len(self.silos)}, all silos of a horizon, got "
+                f"{self.min_silos}; each release holds earlier sums of every silo."
+            )
+        if self.by_silo and self.by_silo.silos:
+            yield "a horizon over a network has no estimates by silo; leave out by_silo."
 
     @property
     def opened(self) -> bool:
@@ -539,7 +565,10 @@ class Plan:
         if self.profile == "pairwise":
             # The sum of all silos contains more noise than the guaranteed minimum.
             scale = ceil(sqrt(len(self.silos))) * self.share_scale(block)
-        return largest_release(len(self.silos), block.l2_squared, scale)
+        n_silos, squared = len(self.silos), block.l2_squared
+        if self.horizon is not None:
+            return largest_release(n_silos, squared, scale, MOST_RECORDS * self.horizon.gain)
+        return largest_release(n_silos, squared, scale)
 
     def quorum(self, cohort: int) -> int:
         """Return the number of silos that must be in a sum and confirm it, for a cohort's size."""
@@ -551,11 +580,11 @@ class Plan:
     @property
     def rounds(self) -> int:
         """Number of rounds."""
-        return self.layout.rounds
+        return self.layout.rounds if self.horizon is None else self.horizon.periods
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`."""
-        return self.layout.blocks(t)
+        return self.layout.blocks(t if self.horizon is None else 0)
 
     @cached_property
     def by_client(self) -> UnitTask | None:
@@ -610,8 +639,13 @@ class Plan:
         if self.layout.mechanism == "laplace":
             # Laplace epsilons add up, hence the weight; squared Gaussian mus do, hence its root.
             return ceil(self._multiplier * self.group_size * block.l1 / block.weight)
-        sensitivity = self.group_size * sqrt(block.l2_squared)
-        return lattice_sigma(self._multiplier / sqrt(block.weight), sensitivity)
+        return lattice_sigma(self._multiplier / sqrt(block.weight), self._norm(block))
+
+    def _norm(self, block: Block) -> float:
+        """Return the largest L2 change by one unit: of a round, or of all periods of a horizon."""
+        if self.horizon is not None:
+            return self.horizon.norm(block.l2_squared, self.group_size)
+        return self.group_size * sqrt(block.l2_squared)
 
     def share_scale(self, block: Block) -> int:
         """Return sigma of the noise that each silo adds per element of `block` under "pairwise".
@@ -639,7 +673,14 @@ class Plan:
         return factor * self.noise_scale(block)
 
     def event(self, t: int) -> Event:
-        """Return the privacy event of round `t`, which an accountant can price."""
+        """Return the privacy event of round `t`, which an accountant can price.
+
+        That of a period is the event of its whole horizon, which a ledger spends once.
+        """
+        if self.horizon is not None:
+            scales = ((self.noise_scale(block), self._norm(block)) for block in self.blocks(t))
+            multipliers = (lattice_noise_multiplier(scale, norm) for scale, norm in scales)
+            return self.horizon.event(multipliers, self.digest.hex())
         events: list[Event] = []
         for block in self.blocks(t):
             scale = self.noise_scale(block)
@@ -649,8 +690,7 @@ class Plan:
                 events.append(LaplaceEvent(scale / (self.group_size * block.l1)))
             else:
                 # The price of the noise after rounding up, which is the noise that is drawn.
-                norm = self.group_size * sqrt(block.l2_squared)
-                multiplier = lattice_noise_multiplier(scale, norm)
+                multiplier = lattice_noise_multiplier(scale, self._norm(block))
                 events.append(
                     GaussianEvent(multiplier)
                     if self.rate == 1
@@ -666,6 +706,8 @@ class Plan:
     def _events(self) -> Event:
         # Cached: every ledger statement of every round contains it, so the time of a job would be
         # quadratic in its rounds otherwise.
+        if self.horizon is not None:
+            return self.event(0)
         return ComposedEvent(tuple(self.event(t) for t in range(self.rounds)))
 
     def upload_bytes(self) -> int:
@@ -723,6 +765,8 @@ class Plan:
             document["readers"] = [asdict(reader) for reader in self.readers]
         else:
             document["publish"] = self.publish
+        if self.horizon is not None:  # absent in all other plans, whose text stays as it was
+            document["horizon"] = self.horizon.to_dict()
         for name in _PLAIN_FIELDS:
             document[name] = getattr(self, name)
         return document
@@ -796,6 +840,9 @@ class Plan:
                 options=document.get("options"),
                 question=document.get("question", ""),
                 readers=tuple(Reader(**reader) for reader in document.get("readers", ())),
+                horizon=(
+                    Encoding.from_dict(document["horizon"]) if "horizon" in document else None
+                ),
                 publish=document.get("publish", False),
                 protocol=document["protocol"],
                 **plain,
@@ -875,6 +922,12 @@ class Plan:
             )
         else:
             lines.append("One silo, in one process: nothing is sent to anybody.")
+        if self.horizon is not None:
+            lines.append(
+                f"The sums are released in {self.horizon.periods} periods, for one price. Each "
+                "silo keeps the exact sums of earlier periods until the end, and if one leaves, "
+                "the job ends."
+            )
         if self.publish:
             lines.append("The result is for the one who proposed the job, too.")
         named = [f"{reader.name!r} ({reader.fingerprint})" for reader in self.readers]
@@ -904,6 +957,25 @@ class Plan:
             remarks=[self.describe()],
             tables=[Table("What is fixed beforehand", ("", "of this plan"), rows)],
             cell_text=str,
+        )
+
+
+def rules_of_renewal(plan: Plan) -> Iterator[str]:
+    """Yield a sentence for each reason why the answer of a plan cannot be renewed."""
+    name = plan.task.name
+    if plan.layout.rounds != 1:
+        yield (
+            f"task {name!r} has {plan.layout.rounds} rounds, but a period of a horizon has one; "
+            "use a task with one round, such as a table of counts."
+        )
+    if plan.budget is None or plan.layout.mechanism != "gaussian":
+        yield f"task {name!r} must have Gaussian noise, which one price covers in all periods."
+    if plan.rate < 1 or plan.by_client is not None:
+        yield f"task {name!r} must not sample units, nor protect those of a column of the job."
+    if plan.unit in ("row", "silo"):
+        yield (
+            f"unit of privacy must be a column, got {plan.unit!r}: the periods of a person can "
+            "only be counted by an identifier; add 'unit' to the schema."
         )
 
 

@@ -95,7 +95,10 @@ class Progress:
         """
         t = self.rounds
         released = self._plan.decode(t, to_integers(elements), len(survivors))
-        self.take(t, released)
+        if self._plan.horizon is None:
+            self.take(t, released)
+        else:  # the sums of all periods are by the state before the first one
+            self.states.append(self.state)
         self.sums.append(ReleasedSum(tuple(survivors), elements))
 
     def take(self, t: int, released: Mapping[str, NoisyBlock]) -> None:

@@ -78,6 +78,9 @@ def run_rounds(
         if unmask := aggregator.unmask():
             silos = ask(_all(silos, unmask))
         aggregator.check_convictions()
+        if plan.horizon is not None and t < plan.rounds - 1:
+            # Its silos read the sum of a period now, and not with the next one.
+            ask(_all(silos, aggregator.close()))
         yield RoundDone(t, plan.rounds, silos)
     closed = len(ask(_all(silos, aggregator.close())))
     # A reader needs the boxes of so many silos, and no silo keeps its box after the end.

@@ -221,6 +221,20 @@ class Partitioned(Protocol):
         """Return :meth:`LocalStep.checked` of all records, each partition once."""
 
 
+@runtime_checkable
+class Frozen(Protocol):
+    """The exact sums of a silo in the periods of a horizon, each computed once."""
+
+    def frozen(self, t: int, length: int) -> Integers:
+        """Return the sums of the periods 0..t, shape (t + 1, length).
+
+        Raises
+        ------
+        PlanError
+            If the owner has not frozen period t yet.
+        """
+
+
 def threads() -> int:
     """Return the number of threads for sums: ``OMP_NUM_THREADS`` if set, else one per core.
 

@@ -16,6 +16,8 @@ from cloister.app.forecast import (
     plan_warnings,
     privacy_warnings,
     size_warnings,
+    unknown_error,
+    wanted_budget,
 )
 from cloister.app.job import make_plan
 from cloister.app.present import doubts_of
@@ -35,12 +37,11 @@ TASKS = installed()  # the laboratory's, too
 DELTA = 1e-6
 
 
-def plan_of(task: str, epsilon: float, nominal_n: int) -> Plan:
+def plan_of(task: str, epsilon: float, nominal_n: int, **options: Any) -> Plan:
     example = example_of(TASKS[task])
     schema, budget = schema_of(example.columns), Budget(epsilon, DELTA)
-    return make_plan(
-        TASKS[task], schema, ["here"], budget=budget, nominal_n=nominal_n, **example.options
-    )
+    given = example.options | options
+    return make_plan(TASKS[task], schema, ["here"], budget=budget, nominal_n=nominal_n, **given)
 
 
 def numbers(said: str) -> tuple[float, int]:
@@ -332,3 +333,39 @@ def test_the_error_of_a_share_has_percentage_points_and_that_of_a_mean_its_colum
     assert "points" not in str(shares["count"])
     means = tables["Expected error of a mean of a group (95 % of the noise)"]
     assert [row[0] for row in means.rows] == ["age", "weight"]
+
+
+def test_errors_of_several_sizes_are_a_range() -> None:
+    options = {"tables": [["age"], ["work", "smokes"]], "weights": [1, 3, 1]}
+    *_, table = expected(plan_of("tabulate", 1.0, 50_000, **options))
+    count = dict(table.rows)["count"]
+    assert re.fullmatch(r"± \S+ to ± \S+", str(count))
+    low, high = (float(text) for text in re.findall(r"[\d.]+", str(count)))
+    assert low < high
+
+
+@pytest.mark.parametrize(
+    "task",
+    ["linear", "logistic", "glm", "imputed-regression", "treatment-effect", "cox-approximate"],
+)
+def test_a_plan_without_a_forecast_says_why_and_how_to_choose_epsilon(task: str) -> None:
+    plan = plan_of(task, 5.0, 100_000)
+    assert not expected(plan)
+    said = unknown_error(plan)
+    assert "depends on" in said
+    assert "1 / epsilon" in said
+    with pytest.raises(PlanError, match="depends on"):
+        wanted_budget(lambda budget: plan, DELTA, {"age": 0.1})
+    assert unknown_error(plan_of("tabulate", 5.0, 100_000)) == ""
+
+
+def test_the_beginning_of_a_name_stands_for_all_forecasts_that_have_it() -> None:
+    def plan_for(budget: Budget) -> Plan:
+        return plan_of("cox", budget.epsilon, 100_000)
+
+    names = [name for name in margins(plan_for(Budget(5.0, DELTA))) if name.startswith("log_h")]
+    assert len(names) > 1
+    found = wanted_budget(plan_for, DELTA, {"log hazard ratio": 0.2})
+    assert found == wanted_budget(plan_for, DELTA, dict.fromkeys(names, 0.2))
+    with pytest.raises(PlanError, match="want must name forecasts"):
+        wanted_budget(plan_for, DELTA, {"log haz": 0.2})

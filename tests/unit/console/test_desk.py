@@ -463,6 +463,16 @@ def test_signs_are_shown_as_on_the_page() -> None:
         assert _on_page(Remedy(key, text))[0].endswith(f"to {shown!r}.")
 
 
+def test_words_of_the_field_are_added_to_those_of_a_file(desk: TestClient, folder: Path) -> None:
+    rows = [f"{age},70,{'JN'[age % 2]},no" for age in range(20, 80)]
+    (folder / "south.csv").write_text("\n".join(["age,weight,smoker,asthma", *rows]))
+    kept = '{"south.csv": {"columns": {"smoker": {"spellings": {"yes": ["J"]}}}}}'
+    where, page = say(desk, settings=kept, **{"spellings-2": "N = no"})
+    assert where.startswith("/question"), page
+    settings = tomllib.loads((folder / "ward-reading.toml").read_text())["south.csv"]
+    assert settings["columns"]["smoker"]["spellings"] == {"yes": ["J"], "no": ["N"]}
+
+
 def test_all_proposals_are_applied_at_once(desk: TestClient, folder: Path) -> None:
     for name, yes in zip(FILES, ("J", "Ja"), strict=True):
         rows = [f"50;70,5;{yes};no", "40;70,5;nein;no"] * 60
@@ -903,7 +913,11 @@ def test_a_wanted_precision_finds_its_epsilon_and_is_drawn(desk: TestClient) -> 
     narrow, wide = spent(shown(want="2")), spent(shown(want="20"))
     assert narrow > 5 * wide
     assert spent(shown(want="200 %")) == narrow  # a share of one
-    assert "needs more than epsilon 100" in problem(shown(want="0.0001"))
+    assert "needs more than epsilon 100" in problem(refused := shown(want="0.00001"))
+    assert '<option value="share" selected>' in refused  # another choice is still possible
+    # Nobody wants a number of records to less than one: this is a share.
+    assert '<option value="share" selected>' in shown(want="1 %", want_of="count")
+    assert spent(shown(want="1 %", want_of="count")) == spent(shown(want="0.01", want_of="share"))
     assert "the wanted precision must be a number" in problem(shown(want="small"))
     assert "want must name forecasts" in problem(shown(want="2", want_of="nothing"))
     address = re.search(r'src="[^"]*(/errors.svg[^"]*)"', shown(want="2"))

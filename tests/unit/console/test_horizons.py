@@ -120,6 +120,33 @@ def test_an_answer_is_opened_released_and_listed(
     assert "each period alone" in desk.get("/reports/tabulate").text
 
 
+def noises(desk: TestClient, **changed: str) -> dict[str, float]:
+    """Return the expected noise of each answer on the page with a price."""
+    page = desk.get(f"/question?{asked(periods='12', **changed)}").text
+    table = page[page.index("Expected noise of a count") :]
+    cells = [unescape(cell) for cell in re.findall("<t[dh][^>]*>([^<]*)</t[dh]>", table)][2:]
+    return {name: float(noise) for name, noise in zip(cells[::2], cells[1::2], strict=True)}
+
+
+def test_the_price_page_follows_the_workload_and_the_share_that_is_kept(desk: TestClient) -> None:
+    every, totals = noises(desk), noises(desk, workload="totals")
+    assert totals["all periods so far"] < every["all periods so far"]
+    assert totals["one period"] > every["one period"]
+    assert noises(desk, keep="80 %") == noises(desk, keep="0,8") == noises(desk, keep="0.8")
+    assert set(noises(desk, keep="0.8")) == {"sums that are kept", "all periods, by a job in each"}
+
+
+def test_a_horizon_that_keeps_a_share_shows_one_answer(desk: TestClient) -> None:
+    query = asked(keep="0.5")
+    press(desk, query, keep="0.5")
+    release(desk, 1)
+    said = release(desk, 2)
+    assert "Sums of which each period keeps 50 %" in said
+    assert "Period 2 alone" not in said
+    assert "All records so far" not in said
+    assert "Over time" in said
+
+
 def test_what_is_wrong_is_said_before_a_period_is_frozen(desk: TestClient, folder: Path) -> None:
     press(desk, asked())
     assert "each organisation needs its own file" in release(desk, 1, **{"file-1": "north-1.csv"})
@@ -160,12 +187,17 @@ def test_a_question_without_a_horizon_is_refused_with_its_price(desk: TestClient
         ({"max_periods": "3"}, "max_periods must be in [1, 2]"),
         ({"want": "5", "cap_epsilon": "9"}, "a wanted precision is that of one answer"),
         ({"of": "auto"}, "requires 1 column"),
+        ({"keep": "x"}, "the share that is kept must be a number"),
+        ({"keep": "80"}, "keep must be between 0 and 1"),
+        ({"keep": "0.8", "workload": "totals"}, "workload must be 'all' with keep"),
+        ({"workload": "some"}, "workload must be one of"),
     ):
         page = unescape(desk.get(f"/question?{asked(**changed)}").text)
         assert sentence in page
         assert "Spend epsilon" not in page
-    # The price that was shown is that of two periods.
-    assert "has changed since its price was shown" in press(desk, asked(), periods="9").text
+    # The price that was shown is that of two periods, and of all answers.
+    for changed in ({"periods": "9"}, {"workload": "totals"}, {"keep": "0.8"}):
+        assert "has changed since its price was shown" in press(desk, asked(), **changed).text
     assert desk.post(f"/horizons?{asked()}&out=..", data={"csrf": token(desk)}).status_code == 409
 
 

@@ -202,6 +202,10 @@ def test_a_workbook_is_read_as_its_first_sheet() -> None:
         (["1,5", "2,75"], "decimal comma"),
         (["1'234", "20'000"], "have signs between thousands"),
         (["70 kg", "81kg"], "have units after the numbers"),
+        (["$1.05", "€ 2.10"], "have units before the numbers"),
+        (["(2.60)", "(1)"], "brackets may mean negative numbers"),
+        (["\u22124.16", "\u20131.1"], "minus sign is another sign"),
+        (["\u22124,16", "1,67"], "decimal comma"),
     ],
 )
 def test_the_likely_cause_is_said_in_words(cells: list[str], says: str) -> None:
@@ -210,6 +214,22 @@ def test_the_likely_cause_is_said_in_words(cells: list[str], says: str) -> None:
     )
     (cause,) = check_file(pd.DataFrame({"a": [*cells, "5"]}), schema).causes
     assert says in cause  # it quotes cells, and is for their owner alone
+
+
+def test_day_numbers_of_a_spreadsheet_are_recognised() -> None:
+    when = Column(name="a", type="date", min="2015-01-01", max="2025-01-01")
+    schema = Schema(dataset="d", unit="row", columns=[when])
+    (cause,) = check_file(pd.DataFrame({"a": ["43599", "43831.5"]}), schema).causes
+    assert "day numbers of a spreadsheet" in cause
+
+
+@pytest.mark.parametrize(("cells", "hints"), [("xx..", 1), ("xxxx", 0), ("xn..", 0)])
+def test_a_tick_or_a_blank_may_mean_yes_or_no(cells: str, hints: int) -> None:
+    ticks = Column(name="a", type="boolean", spellings={"true": ("x",)})
+    schema = Schema(dataset="d", unit="row", columns=[ticks])
+    table = pd.DataFrame({"a": [cell.strip(".") for cell in cells]})
+    found = check_file(table, schema).hints
+    assert [('missing = "min"' in hint) for hint in found] == [True] * hints
 
 
 def test_other_words_for_a_category_are_said(tmp_path: Path) -> None:

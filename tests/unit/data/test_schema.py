@@ -345,6 +345,14 @@ def test_an_unusable_schema_file_is_named(
         Schema.load(name)
 
 
+@pytest.mark.parametrize("heading", ["categories", "values", "levels"])
+def test_a_codebook_lists_categories_under_a_usual_heading(tmp_path: Path, heading: str) -> None:
+    codebook, path = tmp_path / "codebook.csv", tmp_path / "draft.toml"
+    codebook.write_text(f"name,type,min,max,{heading}\nwork,category,,,a|b\nage,number,0,9,\n")
+    path.write_text(init_schema(["work", "age"], codebook, dataset="ward"))
+    assert Schema.load(path).columns[0].categories == ("a", "b")
+
+
 def test_draft_without_codebook_is_refused_until_completed(tmp_path: Path) -> None:
     path = tmp_path / "draft.toml"
     path.write_text(init_schema(["age", "smoker"], dataset="ward"))

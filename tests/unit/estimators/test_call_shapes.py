@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from cloister import (
     Baskets,
     Budget,
+    DPForestRegressor,
     DPKMeans,
     DPLinearRegression,
     DPLogisticRegression,
@@ -42,14 +43,15 @@ GOODS = ["bread", "milk", "tea"]
 
 def learner(kind: Any) -> Any:
     public: dict[str, Any] = {"target_bounds": (0, 1)}
-    if kind is not DPLinearRegression:
+    if kind not in (DPLinearRegression, DPForestRegressor):
         public = {"classes": [0, 1]}
-    if kind is DPRandomForestClassifier:
+    if kind in FORESTS:
         public["random_state"] = 0
     return zero_noise(kind)(epsilon=1.0, bounds=(-4, 4), nominal_n=600, **public)
 
 
-LEARNERS = [DPNaiveBayes, DPLogisticRegression, DPLinearRegression, DPRandomForestClassifier]
+FORESTS = [DPRandomForestClassifier, DPForestRegressor]
+LEARNERS = [DPNaiveBayes, DPLogisticRegression, DPLinearRegression, *FORESTS]
 
 
 # Pairs --------------------------------------------------------------------------------------------
@@ -238,3 +240,13 @@ def test_a_parameter_that_only_scikit_learns_has_is_explained(name: str, said: s
         DPKMeans(2, epsilon=1.0, bounds=(0, 1), **{name: 5})
     with pytest.raises(TypeError, match="unexpected keyword argument"):
         DPKMeans(2, epsilon=1.0, bounds=(0, 1), **{"k": 2})
+
+
+def test_a_schema_without_a_target_says_where_the_truth_belongs() -> None:
+    table = pd.DataFrame({"age": np.linspace(20, 80, 60)})
+    ill = np.arange(60) % 2 == 0
+    model = DPLogisticRegression(
+        epsilon=1.0, bounds=Schema.propose(table, {"age": (0, 100)}), classes=[False, True]
+    )
+    with pytest.raises(PlanError, match="declare this column in the schema, also if its values"):
+        model.fit(table, ill)

@@ -19,6 +19,7 @@ from cloister import (
     DataError,
     DataLossWarning,
     DPBounds,
+    DPForestRegressor,
     DPGeneralizedLinearRegressor,
     DPKMeans,
     DPLinearRegression,
@@ -75,10 +76,12 @@ LAST: dict[Any, tuple[dict[str, Any], ...]] = {
     DPLogisticRegression: (ILL,),
     DPRandomForestClassifier: (ILL,),
     DPLinearRegression: (RISK,),
+    DPForestRegressor: (RISK,),
     DPGeneralizedLinearRegressor: (RISK,),
 }
 SAVED = [
     DPBounds,
+    DPForestRegressor,
     DPGeneralizedLinearRegressor,
     DPKMeans,
     DPLinearRegression,
@@ -101,6 +104,7 @@ OF_TABLES = {
 }
 """They are asked about no new records; their own tests save and load them."""
 every = pytest.mark.parametrize("kind", SAVED)
+REGRESSORS = (DPLinearRegression, DPGeneralizedLinearRegressor, DPForestRegressor)
 FIRST = {DPKMeans: (2,), DPPCA: (2,), CuratorKMeans: (2,)}
 
 
@@ -113,7 +117,7 @@ def by_schema(kind: Any, **rules: Any) -> Any:
 
 def plain(kind: Any, **given: Any) -> Any:
     made: dict[str, Any] = {"epsilon": 4.0, "nominal_n": N, "bounds": ([0, -3], [100, 9])}
-    if kind in (DPLinearRegression, DPGeneralizedLinearRegressor):
+    if kind in REGRESSORS:
         made["target_bounds"] = (-20, 60)
     elif kind in LAST:
         made["classes"] = ["no", "yes"]
@@ -278,7 +282,7 @@ def test_a_model_of_plain_bounds_survives_its_file(
     classifies = kind in CLASSIFIERS
     for X in (frame[["age", "pay"]], frame[["age", "pay"]].to_numpy()):
         y = np.array(labels)[(frame["ill"] == "yes").to_numpy().astype(int)]
-        told = frame["risk"] if kind is DPLinearRegression else y
+        told = frame["risk"] if kind in REGRESSORS else y
         model = plain(kind, **({"classes": labels} if classifies else {})).fit(X, told)
         model.save(path)
         again = kind.load(path)

@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 
 from cloister import (
     DPPCA,
+    DPForestRegressor,
     DPKMeans,
     DPLinearRegression,
     DPLogisticRegression,
@@ -60,6 +61,11 @@ LABELLED: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
         zero_noise(DPRandomForestClassifier)(**CLASSES, random_state=0),
         Y,
         lambda m: m.predict_proba(FRAME),
+    ),
+    "forest of numbers": (
+        zero_noise(DPForestRegressor)(**COMMON, target_bounds=(-15, 15), random_state=0),
+        Z,
+        lambda m: m.predict(FRAME),
     ),
     "linear": (
         zero_noise(DPLinearRegression)(**COMMON, target_bounds=(-15, 15)),
@@ -379,6 +385,28 @@ def test_silos_of_centres_can_be_cross_validated() -> None:
     model = DPKMeans(2, **NAMED).fit(silos)
     assert model.score(silos) == pytest.approx(sum(map(model.score, silos)))
     assert np.isfinite(cross_val_score(DPKMeans(2, **NAMED), silos, cv=2)).all()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "model",
+    [
+        DPNaiveBayes(classes=[0, 1], **NAMED),
+        DPLinearRegression(target_bounds=(0, 1), **NAMED),
+    ],
+)
+def test_silos_with_a_truth_can_be_cross_validated(model: Any) -> None:
+    """Each fit is paid for, so a score that fails afterwards is lost."""
+    tables, truths = ([part[i::4] for i in range(4)] for part in (FRAME[["a", "b"]], Y))
+    fitted = clone(model).fit(tables, truths)
+    together = fitted.score(pd.concat(tables), np.concatenate(truths))
+    assert fitted.score(tables, truths) == pytest.approx(together)
+    weights = [np.arange(len(truth)) for truth in truths]
+    weighted = fitted.score(pd.concat(tables), np.concatenate(truths), np.concatenate(weights))
+    assert fitted.score(tables, truths, weights) == pytest.approx(weighted)
+    assert np.isfinite(cross_val_score(model, tables, truths, cv=2)).all()
+    with pytest.raises(DataError, match="list with the truth of each silo"):
+        fitted.score(tables)
 
 
 def test_bounds_by_name_select_columns_of_new_records_by_name() -> None:

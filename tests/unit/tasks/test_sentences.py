@@ -206,6 +206,12 @@ SAID = [
         f"0 of 2 columns separate the classes of smokes {HOLM}",
     ),
     (
+        *("forest-regression", "age treated bmi"),
+        {"target": "bmi"},
+        "Columns that separate values of bmi most clearly: age.",
+        f"1 of 2 columns separate values of bmi {HOLM}",
+    ),
+    (
         *("naive-bayes", "score work age default"),
         {"target": "default"},
         f"Share of score [0-9.]+ to [0-9.]+: default 0 {NUMBER}, default 1 {NUMBER}.",

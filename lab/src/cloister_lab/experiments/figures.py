@@ -251,10 +251,12 @@ def _draw(axes: Axes, curves: Curves, y_log: bool | None = None) -> None:
             continue
         where, heights, *ends = (np.array(of) for of in zip(*finite, strict=True))
         colour, marker = styles[method] if method in styles else next(others)
+        # An end that equals its mean may lie on the other side of it by a rounding error.
+        bars = np.maximum([heights - ends[0], ends[1] - heights], 0.0)
         axes.errorbar(
             where,
             heights,
-            yerr=np.nan_to_num([heights - ends[0], ends[1] - heights], posinf=0.0),
+            yerr=np.nan_to_num(bars, posinf=0.0),
             color=colour,
             marker=marker,
             markersize=4,

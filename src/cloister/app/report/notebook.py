@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import date
+from itertools import pairwise
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ def displays_html(
         title=title,
         facts=facts,
         remarks=[*remarks, _LEGEND],
-        tables=[as_table(display) for display in _without_repeats(displays)],
+        tables=[as_table(display) for display in without_repeats(displays)],
         cell_text=cell_text,
     )
 
@@ -62,7 +63,7 @@ def release_frame(displays: Sequence[Display]) -> pd.DataFrame:
 
     rows = [
         (display.title, *place, *_written(cell))
-        for display in _without_repeats(displays)
+        for display in without_repeats(displays)
         for *place, cell in _cells(display)
     ]
     frame = pd.DataFrame(rows, columns=[*_PLACE, *_NUMBERS]).set_index(list(_PLACE))
@@ -90,12 +91,12 @@ def release_axes(displays: Sequence[Display], title: str | None = None) -> Axes:
     return figure.axes[0]
 
 
-def _without_repeats(displays: Sequence[Display]) -> Iterator[Display]:
+def without_repeats(displays: Sequence[Display]) -> Iterator[Display]:
     """Yield the tables, and the pictures with a number that is in no table."""
     # A page of a notebook is short, and several tasks show one result twice.
-    seen: set[tuple[str, tuple[float, ...]]] = set()
+    seen: set[tuple[float, ...]] = set()
     for display in sorted(displays, key=lambda shown: not isinstance(shown, Table)):
-        values = {(row, _numbers(cell)) for row, _, cell in _cells(display)}
+        values = {_numbers(cell) for _, _, cell in _cells(display)}
         if isinstance(display, Table) or not values <= seen:
             yield display
         seen |= values
@@ -107,9 +108,12 @@ def _cells(display: Display) -> Iterator[tuple[str, str, float | Estimate]]:
         case Table():
             keys, first = _row_keys(display)
             for key, row in zip(keys, display.rows, strict=True):
-                for heading, cell in zip(display.headings[first:], row[first:], strict=True):
+                cells = list(zip(display.headings, row, strict=True))
+                for (before, named), (heading, cell) in pairwise(cells[first - 1 :]):
                     if not isinstance(cell, str):
-                        yield key, heading, cell
+                        # "its" is the text before, which has no number and no place in a frame.
+                        of = f"{before} {named}, " if heading.startswith("its ") else ""
+                        yield key, f"{of}{heading}", cell
         case Heatmap() | Bars() | Curve():
             name, *headings = display.headings
             seen = set[float]()

@@ -36,6 +36,7 @@ from cloister.app.text import (
     who_saw_what,
 )
 from cloister.core.display import Bars, Cell, Display, Estimate, Table
+from cloister.core.errors import PlanError
 from cloister.core.files import write_text
 from cloister.core.html import page, report_policy, static
 from cloister.core.numerals import number
@@ -86,15 +87,26 @@ class About(TypedDict, total=False):
 def write_report(release: Release, path: str | PathLike[str], **about: Unpack[About]) -> None:
     """Write the report of a job to a file, which is replaced if it exists.
 
-    The text is Markdown if the name ends in ``.md``, and HTML otherwise. Parameters are those of
-    :func:`render_report`.
+    The text is Markdown if the name ends in ``.md``, and HTML if it ends in ``.html``. Parameters
+    are those of :func:`render_report`.
     """
     write_contents(_contents(release, **about), path)
 
 
 def write_contents(contents: Contents, path: str | PathLike[str]) -> None:
-    """Write a report to a file, as Markdown if its name ends in ``.md``, and as HTML otherwise."""
-    render = as_markdown if Path(path).suffix == ".md" else as_page
+    """Write a report to a file, as HTML or Markdown by the end of its name.
+
+    Raises
+    ------
+    PlanError
+        If the name ends in neither ``.html`` nor ``.md``.
+    """
+    render = {".md": as_markdown, ".html": as_page, ".htm": as_page}.get(Path(path).suffix.lower())
+    if render is None:  # a page named report.docx opens nowhere
+        raise PlanError(
+            f"a report is a file .html or .md, got {Path(path).name!r}; 'pandoc report.md -o "
+            "report.docx' turns the second into a document of Word."
+        )
     write_text(Path(path), render(contents))
 
 

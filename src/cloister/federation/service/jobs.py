@@ -51,6 +51,7 @@ _LONGEST_NAME = 64  # characters of a silo's name in a certificate
 _READ_PLANS = 50  # kept in memory; one may take megabytes
 _TICK = 1.0  # seconds between two looks at the clock
 _HOUR, _DAY = 3600.0, 86400.0
+_PERIOD = 60.0  # seconds until silos are asked again for a period that they have not frozen
 _RETRY = 10.0  # seconds before a job is taken up again whose database was not usable
 _RECENT = 100  # ended jobs of which a silo is told when it connects
 _CONVICTIONS = b"convictions"  # name of the record of a job's evidence
@@ -136,6 +137,7 @@ class Jobs:
     _running: dict[str, _Running] = field(default_factory=dict, init=False, repr=False)
     _plans: dict[str, Plan] = field(default_factory=dict, init=False, repr=False)
     _retry_at: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _woken: set[str] = field(default_factory=set, init=False, repr=False)
     _shut_out: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _proposals: dict[str, deque[float]] = field(default_factory=dict, init=False, repr=False)
     _met: set[str] = field(default_factory=set, init=False, repr=False)
@@ -349,6 +351,8 @@ class Jobs:
         absent = [silo for silo in job.approved if silo not in self.streams.connected()]
         if job.state == "running" and absent:
             return f"streams of {', '.join(absent)}, {self.grace:g} seconds in each exchange"
+        if job.state == "running" and self._is_renewed(job.id):
+            return f"period {job.rounds_done + 1}, which every silo has to freeze"
         return ""
 
     # Messages of silos ------------------------------------------------------------------------
@@ -388,8 +392,27 @@ class Jobs:
                 self._tell_end(silo, known)
             elif silo not in known.approved:
                 self._too_late(silo, known)
+            elif self._is_renewed(job):
+                if approved:
+                    self._wake(job)
+                else:
+                    self._leave(job, silo, reason)
             elif not approved:
                 self._refused(job, silo, f"withdrawn: {reason}")
+
+    def _is_renewed(self, job: str) -> bool:
+        return self._plan(self._known(job)).horizon is not None
+
+    def _wake(self, job: str) -> None:
+        """Ask the silos of a horizon now: one of them has frozen its next period."""
+        self._woken.add(job)
+        self._retry_at.pop(job, None)
+
+    def _leave(self, job: str, silo: str, reason: str) -> None:
+        """End a horizon, as each later release would hold earlier sums of the silo that left."""
+        if job in self._running:
+            self._running[job].stop.set()
+        self._end(job, "failed", f"silo {silo!r} left, so the horizon ends: {reason}")
 
     def shut_out(self, silo: str, reason: str) -> None:
         """Decline jobs on behalf of a silo with an invalid certificate, until it returns.
@@ -411,6 +434,9 @@ class Jobs:
 
     def _refused(self, job: str, silo: str, reason: str) -> None:
         reason = _shortened(reason)
+        # A period that is not frozen yet is asked for again and again.
+        if self._is_renewed(job) and self.store.refusals(job).get(silo) == reason:
+            return
         self.store.refuse(job, silo, reason)
         self.audit.write("refusal", job=job, silo=silo, reason=reason)
         _LOG.warning("refused: %s", reason, extra=_ids(job, silo))
@@ -473,7 +499,9 @@ class Jobs:
                 self._running.pop(job.id, None)
 
     def _run(self, job: StoredJob, stop: threading.Event) -> None:
-        """Run the rounds of a job to the end, or until it is stopped."""
+        """Run the rounds of a job to the end, or until it is stopped or a period has to wait."""
+        self._woken.discard(job.id)
+        aggregator = None
         try:
             plan = self._plan(job)
             aggregator = Aggregator(plan, self.new_noise(), self.store)
@@ -488,11 +516,23 @@ class Jobs:
             raise
         except (PlanError, ProtocolError, TransportError) as error:
             # A stop breaks the carrier, too, and is no failure of the job.
-            if not stop.is_set():
+            if stop.is_set():
+                return
+            if self._waits(job, aggregator):
+                _LOG.info("a period waits: %s", error, extra=_ids(job.id))
+            else:
                 self._end(job.id, "failed", str(error))
         except Exception as error:
             _LOG.exception("unexpected error in a job", extra=_ids(job.id))
             self._end(job.id, "failed", f"unexpected {place_of(error).split()[0]}; see the log.")
+
+    def _waits(self, job: StoredJob, aggregator: Aggregator | None) -> bool:
+        """Return True if a job waits for all silos of a period; it continues as after a restart."""
+        if aggregator is None or aggregator.plan.horizon is None or aggregator.convictions:
+            return False
+        wait = 0.0 if job.id in self._woken else _PERIOD
+        self._retry_at[job.id] = time.monotonic() + wait
+        return True
 
     def _run_rounds(self, job: StoredJob, aggregator: Aggregator, stop: threading.Event) -> None:
         with ThreadPoolExecutor(1, "aside") as thread:

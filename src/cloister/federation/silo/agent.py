@@ -20,6 +20,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cloister.app.horizon import Horizon, HorizonFolder
 from cloister.app.in_process import CONTENT_KEY
 from cloister.app.release import Release, release_of, words_file
 from cloister.core.errors import (
@@ -35,9 +36,12 @@ from cloister.data.partitions import PartitionedRecords
 from cloister.federation.release_signatures import SUFFIX, Attestation
 from cloister.federation.service.audit import Audit
 from cloister.federation.service.logs import place_of
+from cloister.federation.silo import periods
+from cloister.federation.silo.periods import Periods
 from cloister.federation.silo.site import Site
 from cloister.federation.silo.store import Job, Store, summary_row
 from cloister.federation.transports.http import Kind, Message, in_json, printable
+from cloister.hazmat.ring import to_bytes
 from cloister.privacy import accounting
 from cloister.privacy.chain import SignedStatement
 from cloister.privacy.events import ComposedEvent
@@ -65,6 +69,9 @@ _MOST_CONVICTIONS = 1000  # of one job, as many as it may have silos
 _ENVELOPE = 4096  # bytes of an offer besides its plan
 
 _log = logging.getLogger("cloister.federation.silo")
+
+Data = Records | PartitionedRecords | Periods
+"""What a silo sums in a job: records, or the frozen sums of periods."""
 
 
 class Agent:
@@ -94,7 +101,7 @@ class Agent:
         store: Store,
         ledger: Ledger,
         audit: Audit,
-        join: Callable[[Plan, Records | PartitionedRecords], Client],
+        join: Callable[[Plan, Data], Client],
         noise_label: str,
         wait: Callable[[float], bool],
         on_waiting: Callable[[Job], None] = lambda job: None,
@@ -113,6 +120,8 @@ class Agent:
         self._on_waiting = on_waiting
         self._plans: dict[str, Plan] = {}
         self._clients: dict[str, Client] = {}
+        self._shown: dict[str, int] = {}  # periods whose release was written, by job
+        self._frozen: dict[str, int] = {}  # periods of which the coordinator was told, by job
         self._reported: dict[str, SiloState | None] = {}  # jobs offered on this connection
         self._noting = threading.Lock()
         self._ending = threading.RLock()
@@ -177,6 +186,21 @@ class Agent:
                 self._reported[job] = known.state
             else:
                 del self._reported[job]  # nothing more will happen to it
+        return [*answers, *self._ready()]
+
+    def _ready(self) -> list[Message]:
+        """Repeat the approval of each job whose owner has frozen a period since the last call."""
+        answers = []
+        for job in self._reported:
+            known = self._store.get(job)
+            if known is None or known.state not in (SiloState.APPROVED, SiloState.RUNNING):
+                continue
+            plan = self._plan(known)
+            if plan.horizon is not None:
+                frozen = Periods.of(self._site, plan).count
+                if self._frozen.get(job, 0) != frozen:
+                    answers.append(_decision(known))
+                self._frozen[job] = frozen
         return answers
 
     # Offers ----------------------------------------------------------------------------------
@@ -282,10 +306,19 @@ class Agent:
             return LOCAL_PROBLEM
         return None
 
-    def _book(self, plan: Plan) -> Records | PartitionedRecords:
+    def _book(self, plan: Plan) -> Data:
         """Read the records and reserve the job for them, or check that they are unchanged."""
+        if plan.horizon is not None:
+            stored = Periods.of(self._site, plan)
+            if not any(one.job == plan.run_id for one in self._ledger.jobs(self._dataset)):
+                stored.create()
+            self._reserve_for(plan, None)
+            return stored
         records = self._site.records(plan)
-        content = records.fingerprint(CONTENT_KEY)
+        self._reserve_for(plan, records.fingerprint(CONTENT_KEY))
+        return records
+
+    def _reserve_for(self, plan: Plan, content: bytes | None) -> None:
         study, policy = self._study(plan), self._site.policy
         policy.cap_study(self._ledger, self._dataset, study)
         self._ledger.reserve(
@@ -296,7 +329,6 @@ class Agent:
             content=content,
             year_epsilon=policy.rules.max_epsilon_per_year,
         )
-        return records
 
     def _study(self, plan: Plan) -> str:
         """Return the name under which the ledger sums the costs of a plan's study.
@@ -335,7 +367,7 @@ class Agent:
     def _answer(self, job: str, frame: bytes) -> bytes:
         client = self._client(job)
         answer = client.handle(frame)
-        if client.finished:
+        if client.finished or client.plan.horizon is not None:
             self._finish(client)
         self._check_granted(job)  # the owner may have withdrawn while we computed
         return answer
@@ -387,9 +419,12 @@ class Agent:
             if self._store.state(plan.run_id) != SiloState.RUNNING:
                 return
             noise = self._noise_label if plan.profile == "pairwise" else AGGREGATOR_NOISE
-            result = release_of(plan, client.history, client.sums, noise)
             try:
-                _save(result, self._results / plan.run_id, self._attested(plan))
+                if plan.horizon is not None:
+                    self._show(client, noise)
+                else:
+                    result = release_of(plan, client.history, client.sums, noise)
+                    _save(result, self._results / plan.run_id, self._attested(plan))
             except OSError as error:
                 if plan.run_id not in self._unsaved:
                     self._unsaved.add(plan.run_id)
@@ -401,7 +436,22 @@ class Agent:
                     )
                 return
             self._unsaved.discard(plan.run_id)
-            self._store.move(plan.run_id, lifecycle.FINISH)
+            if client.finished:
+                self._store.move(plan.run_id, lifecycle.FINISH)
+
+    def _show(self, client: Client, noise: str) -> None:
+        """Note and write the periods that were released since the last call."""
+        plan, frames = client.plan, [to_bytes(released.words) for released in client.sums]
+        assert plan.horizon is not None
+        if self._shown.get(plan.run_id, 0) == len(frames):
+            return
+        # Noted first: a ledger from a copy would send a period again.
+        stored = Periods.of(self._site, plan)
+        stored.note(frames, periods.sent_of(self._ledger, plan.run_id))
+        horizon = Horizon(plan, plan.horizon)
+        folder = HorizonFolder(self._results / plan.run_id, horizon, self._site.schema)
+        folder.publish(frames, noise)
+        self._shown[plan.run_id] = len(frames)
 
     def _stopped_before_slot(self, job: str, frame: bytes, asked_at: float) -> bool:
         """Delay an upload to a multiple of the plan's slot, independent of its computing time."""
@@ -450,7 +500,12 @@ class Agent:
         """Return the sentence on the budget that a job without a result cost."""
         plan = self._clients[job].plan
         rounds = next((len(one.rounds) for one in self._ledger.jobs() if one.job == job), 0)
-        spent = ComposedEvent(tuple(plan.event(t) for t in range(rounds)))
+        # The first period of a horizon spends its whole price.
+        spent = (
+            ComposedEvent(tuple(plan.event(t) for t in range(rounds)))
+            if plan.horizon is None
+            else plan.events()
+        )
         names, offences = ", ".join(map(repr, convicted)), "; ".join(convicted.values())
         if plan.budget is None or not rounds:
             return f"Nothing was charged. Convicted: {offences}."
@@ -497,6 +552,9 @@ class Agent:
         self._clients.pop(job, None)
         self._plans.pop(job, None)
         self._unsaved.discard(job)
+        self._shown.pop(job, None)
+        self._frozen.pop(job, None)
+        periods.forget(self._site, job)
         self._over[job] = whole or job in self._ran_before
         self._close_over()
 
@@ -509,7 +567,7 @@ class Agent:
     def _catch_up(self) -> None:
         """Repeat work that failed when it was due."""
         for client in list(self._clients.values()):
-            if client.finished:
+            if client.finished or client.plan.horizon is not None:
                 self._finish(client)
         for job in list(self._ends):
             self._end(job)
@@ -527,6 +585,9 @@ class Agent:
                 assert known is not None
                 if len(record.rounds) == self._plan(known).rounds:
                     self._is_unsaved(record.job)
+        for path in periods.states(self._site):
+            if states.get(path.stem) not in OPEN:
+                periods.forget(self._site, path.stem)
         self._close_over()
         self._note()
 

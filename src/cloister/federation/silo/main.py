@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cloister.core.errors import LedgerError, PlanError, TransportError
-from cloister.data import Records
-from cloister.data.partitions import PartitionedRecords
 from cloister.federation.pki import KeyFolder, client_context, is_open_to_others
 from cloister.federation.service.audit import Audit
 from cloister.federation.service.process import prepare
 from cloister.federation.settings import SiloSettings
-from cloister.federation.silo.agent import Agent
+from cloister.federation.silo import periods
+from cloister.federation.silo.agent import Agent, Data
 from cloister.federation.silo.connection import serve
 from cloister.federation.silo.notify import notice_of, tell
 from cloister.federation.silo.site import Site
@@ -47,14 +46,15 @@ def open_agent(
     KeyFolder(settings.keys).check_private()
     site = Site.of(settings)
     # Another account that can write the ledger could reset its charges.
-    for file in (*_parts(settings.ledger), *_parts(site.store_path)):
+    stored = (part for path in periods.states(site) for part in _parts(path))
+    for file in (*_parts(settings.ledger), *_parts(site.store_path), *stored):
         if is_open_to_others(file):
             raise LedgerError(f"others may read or write {str(file)!r}; chmod 600 it.")
     ledger = site.ledger()
     # The digests must describe the code that this process runs, even if files change later.
     preload_digests(site.tasks, site.policy.rules.tasks)
 
-    def join(plan: Plan, records: Records | PartitionedRecords) -> Client:
+    def join(plan: Plan, records: Data) -> Client:
         return Client(
             plan, settings.name, records, None, ledger, identity=site.identity, noise=noise
         )

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from cloister.app.release import Release
 from cloister.core.arrays import Floats, Results
 from cloister.core.errors import DataError, PlanError
+from cloister.estimators.tables import as_labels
 from cloister.protocol.task import Task
 from cloister.shares.inference.linear import Entry, Label, scorer_of_task
 from cloister.tasks.preparation.pipeline import Pipeline
@@ -235,7 +236,9 @@ def _read(model: Any) -> _Model:
         return _Model(columns, weights, bias, tuple(range(len(centres))), centres)
     if not isinstance(task, Linear | Logistic | NaiveBayes):
         raise _refused(task)
-    scorer = scorer_of_task(task, results, names, grid, getattr(model, "classes_", None))
+    # A release has its classes as text; labels have the types of the model's predictions.
+    labels = None if isinstance(task, Linear) else as_labels(task.classes)
+    scorer = scorer_of_task(task, results, names, grid, getattr(model, "classes_", labels))
     entries, classes = scorer.layout.columns, scorer.layout.classes
     starts = [0, *accumulate(entry.width for entry in entries)]
     # The scorer omits the first category or bin; its weight here is zero.

@@ -190,7 +190,15 @@ class Sums(Analysis):
 
 @declared
 class Table(Sums):
-    """Counts of persons by up to three categories, with tests for two."""
+    """Counts of persons by up to three categories, with tests for two.
+
+    Parameters
+    ----------
+    of : tuple of str
+        The categories, such as ``Table(of=("region", "claim"))``.
+    weight : float, optional
+        Part of the budget; by default an equal part of the rest, as of every analysis.
+    """
 
     kind: ClassVar[str] = "table"
 
@@ -244,7 +252,13 @@ class Table(Sums):
 
 @declared
 class Means(Sums):
-    """Means of one number by the levels of a category."""
+    """Means of one number by the levels of a category.
+
+    Parameters
+    ----------
+    number, by : str
+        The number and the category, such as ``Means(number="spent", by="segment")``.
+    """
 
     kind: ClassVar[str] = "means"
 
@@ -338,7 +352,13 @@ class _Moments(Sums):
 
 @declared
 class Correlation(_Moments):
-    """Pearson's correlations of numbers, and of levels of categories as 0 and 1."""
+    """Pearson's correlations of numbers, and of levels of categories as 0 and 1.
+
+    Parameters
+    ----------
+    of : tuple of str
+        The columns, such as ``Correlation(of=("age", "spent"))``.
+    """
 
     kind: ClassVar[str] = "correlation"
 
@@ -385,7 +405,15 @@ def _carried(function: Callable[[Floats], Floats], at: Floats, s: float) -> tupl
 
 @declared
 class Linear(_Moments):
-    """Least squares of a number on other columns."""
+    """Least squares of a number on other columns.
+
+    Parameters
+    ----------
+    target : str
+        The number, as in ``Linear(target="spent", of=("age", "region"))``.
+    of : tuple of str
+        The other columns.
+    """
 
     kind: ClassVar[str] = "linear"
 
@@ -522,7 +550,17 @@ class Descent(Analysis):
 
 @declared
 class Logistic(Descent):
-    """Logistic regression of a category of two levels, see :class:`LogisticOnShares`."""
+    """Logistic regression of a category of two levels, see :class:`LogisticOnShares`.
+
+    Its coefficients have no intervals. :class:`Linear` has them, for a number.
+
+    Parameters
+    ----------
+    target : str
+        The category, as in ``Logistic(target="claim", of=("age", "region"))``.
+    of : tuple of str
+        The columns that predict it.
+    """
 
     kind: ClassVar[str] = "logistic"
 
@@ -594,7 +632,15 @@ _INVERSE = np.uint64(pow(TOP, -1, 1 << 64))
 
 @declared
 class KMeans(Descent):
-    """Lloyd's k-means from public random centres, see :class:`KMeansOnShares`."""
+    """Lloyd's k-means from public random centres, see :class:`KMeansOnShares`.
+
+    Its centres have no intervals.
+
+    Parameters
+    ----------
+    of : tuple of str
+        The columns, such as ``KMeans(of=("age", "spent"), n_clusters=3)``.
+    """
 
     kind: ClassVar[str] = "kmeans"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import combinations, product
+from itertools import chain, combinations, product
 
 import numpy as np
 
@@ -62,9 +62,7 @@ def contents_of(found: Found, ran: Ran) -> Contents:
         raise PlanError(f"a report of linked tables must be of 'linked', got {program.name!r}.")
     event, budget = program.event(), Budget(program.epsilon, program.delta)
     spent, displays = number(epsilon(event, program.delta)), found.displays()
-    # Of counts and shares nobody asks whether they are 0.
-    effects = tuple(shown for shown in displays[1:] if not shown.title.endswith(_AMOUNTS))
-    verdict, doubt = " ".join(_verdict(found, program)), _doubt(found, effects)
+    verdict, doubt = " ".join(_verdict(found, program)), _doubt(found)
     size = KeyNumber("in the join", _JOINED[program.how], found.size)
     # The size and two more numbers, as many as other reports have.
     numbers = (size, *key_numbers("", displays[1:], None)[:2])
@@ -159,17 +157,42 @@ def text_of(found: Found) -> str:
     return "\n".join((size, *map(_sentence, found.answers), *found.remarks()))
 
 
-def _doubt(found: Found, effects: Sequence[Display]) -> str:
+def _doubt(found: Found) -> str:
     """Return a sentence on the effects of each analysis, else on counts, else on the size."""
+    displays, effects = found.displays(), [*chain(*map(_effects, found.answers))]
     grouped: dict[str, list[Display]] = {}
     for shown in effects if len(found.answers) > 1 else ():  # the verdict names a single one
         grouped.setdefault(shown.title.partition(": ")[0], []).append(shown)
     said = {name: reliability_of(tuple(of)) for name, of in grouped.items()}
     if known := [f"{name}: {one}" for name, one in said.items() if one != NO_INTERVAL]:
         return " ".join(known)
-    displays = found.displays()
-    doubts = map(reliability_of, (tuple(effects), displays[1:], displays))
+    amounts = [shown for shown in displays if shown.title.endswith(_AMOUNTS)]
+    doubts = map(reliability_of, (tuple(effects), tuple(amounts), displays[:1]))
     return next((one for one in doubts if one != NO_INTERVAL), NO_INTERVAL)
+
+
+def _effects(answer: Answer) -> Iterator[Display]:
+    """Yield the numbers of an answer that may be 0: no counts and shares."""
+    for shown in answer.displays():
+        if answer.kind == "correlation":
+            pairs = tuple((place, cell) for cell, place in _cells(answer))
+            yield Table(shown.title, ("pair", "correlation"), pairs)
+        elif not shown.title.endswith(_AMOUNTS):
+            yield shown
+
+
+def _cells(answer: Answer) -> list[tuple[Estimate, str]]:
+    """Return the known numbers of the first estimate, and their places.
+
+    Each correlation is given once, and none of a column with itself.
+    """
+    one = next(iter(answer.estimates.values()))
+    places = [" ".join(place) for place in product(*one.labels)]
+    return [
+        (cell, place)
+        for cell, place in zip(one.cells(), places, strict=True)
+        if not np.isnan(cell.value) and (answer.kind != "correlation" or _is_upper(one, place))
+    ]
 
 
 def _sentence(answer: Answer) -> str:
@@ -179,14 +202,7 @@ def _sentence(answer: Answer) -> str:
     if chi2 := answer.tests.get("chi2"):
         p = PValue(np.ravel(chi2.p)[0])
         return f"If {columns} were independent, p is {p.text}."
-    name, one = next(iter(answer.estimates.items()))
-    places = [" ".join(place) for place in product(*one.labels)]
-    cells = [
-        (cell, place)
-        for cell, place in zip(one.cells(), places, strict=True)
-        # Each correlation once, and none of a column with itself.
-        if not np.isnan(cell.value) and (answer.kind != "correlation" or _is_upper(one, place))
-    ]
+    name, cells = next(iter(answer.estimates)), _cells(answer)
     head = f"{answer.kind.capitalize()} of {columns}"
     if answer.kind == "means" and cells:
         low, high = (pick(cells, key=lambda pair: pair[0].value) for pick in (min, max))

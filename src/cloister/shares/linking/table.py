@@ -114,6 +114,9 @@ class LinkedTable:
             Before any share is sent.
         """
         program, given = self.program, self._accounts(accounts, ledger, dataset)
+        if not isinstance(tables, Mapping):
+            shown = ", ".join(f"{name!r}: ..." for name in self.sides)
+            raise PlanError(f"tables must name their owners, such as {{{shown}}}.")
         if set(tables) != set(self.sides):
             raise PlanError(f"tables must be those of {', '.join(self.sides)}, got {list(tables)}.")
         # Read before anything runs, so that a bad table costs nothing.

@@ -57,7 +57,8 @@ _AT_ONCE = (
 )
 _SIZES_OF_VERDICT = (
     "± is half of the 95 % confidence interval (privacy noise only) for the records nearest to the "
-    "centre of k-means on all records. A cluster that is not determined has none."
+    "released centre. K-means on all records may move a border, and more records with it. A "
+    "cluster that is not determined has none."
 )
 VERDICTS = ("not determined", "numbers only", "determined")
 """The words for the values of ``verdict`` in results, ascending."""

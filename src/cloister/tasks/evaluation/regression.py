@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from math import inf
 from typing import Annotated, ClassVar, Self
@@ -30,6 +30,8 @@ from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, Mod
 from cloister.tasks.examples import OTHER_NUMBER, Example
 from cloister.tasks.interval_tables import INTERVALS, bars_of, number_of
 from cloister.tasks.options import build_task
+
+_WIDE = 0.5  # length of an interval of R² from which its value says little
 
 
 @declared
@@ -175,6 +177,14 @@ class RegressionEvaluation(Evaluated):
             scores.regression_measures(tables["sums"], variance, self.bound, half_range)
         )
         return {**errors, "bias_half_width": (errors["bias_high"] - errors["bias_low"]) / 2}
+
+    def doubts(self, results: Results, columns: tuple[str, ...]) -> Iterator[str]:
+        """Yield a warning if the noise hides how good the model is."""
+        if not results["r2_high"][0] - results["r2_low"][0] < _WIDE:  # also if it is not known
+            yield (
+                "the noise hides R², so read its interval and not its value; set bound to the "
+                f"largest residual that you expect, now {self.bound:g}, or give a larger epsilon."
+            )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the measures, a chart of those in the target's units, and those of each silo."""

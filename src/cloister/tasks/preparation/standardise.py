@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
@@ -21,6 +22,7 @@ Reach = Annotated[
     float, Range(above=0, most=100), "deviations from the mean to the bound of the new box"
 ]
 _FLOOR = 2.0**-8  # smallest deviation, as a share of half the box; for constant columns
+_NAMED = 5  # columns of a warning
 
 
 @declared
@@ -81,6 +83,18 @@ class Standardise(Scaled):
             "mean": np.where(np.isnan(mean), box.centre, mean),
             "scale": np.fmax(statistics["deviation"], _FLOOR * box.half_range),
         }
+
+    def doubts(self, results: Results, columns: tuple[str, ...]) -> Iterator[str]:
+        """Yield a warning of columns whose scale is mostly noise."""
+        hidden = ~(results["deviation_low"] >= results["scale"] / 2)  # also if it is not known
+        if hidden.any():
+            names = np.array(columns)[list(self.used)][hidden].tolist()
+            named, more = ", ".join(names[:_NAMED]), ", ..." * (len(names) > _NAMED)
+            yield (
+                f"the deviations of {named}{more} are hidden by the noise, and later steps clip "
+                "or shrink these columns; give narrower bounds from public knowledge or a larger "
+                "epsilon, or omit this step: estimators here scale columns by their bounds."
+            )
 
     def summary(
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str

@@ -133,6 +133,7 @@ class TreatmentEffect(Gaussian):
     name: ClassVar[str] = "treatment-effect"
     title: ClassVar[str] = "Effect of a treatment"
     has_effects: ClassVar[bool] = True
+    error_depends_on: ClassVar[str] = "the spread of the outcome and the overlap of both arms"
     without_site: ClassVar[str] = (
         "no covariate is the silo. If silos differ both in the share of the treated and in the "
         "outcome, the effect includes the difference between silos; add a column of categories "

@@ -106,6 +106,7 @@ class GeneralizedLinear(Gaussian):
 
     name: ClassVar[str] = "glm"
     has_effects: ClassVar[bool] = True
+    error_depends_on: ClassVar[str] = "the spread of the columns and the fit of the model"
     rounds: ClassVar[int] = ROUNDS
     rate: ClassVar[float] = 1.0
     noise_multiplier: ClassVar[float] = 0.0

@@ -228,6 +228,7 @@ class ImputedRegression(Gaussian):
 
     name: ClassVar[str] = "imputed-regression"
     has_effects: ClassVar[bool] = True
+    error_depends_on: ClassVar[str] = "the spread of the columns, the model and the missing cells"
     without_site: ClassVar[str] = (
         "the model has no term for the silo. If silos differ both in a column and in the outcome, "
         "the coefficient of this column includes the difference between silos; add a column of "

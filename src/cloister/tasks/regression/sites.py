@@ -76,8 +76,9 @@ class Heterogeneity:
     tau2, tau2_low, tau2_high : float
         Variance between silos by restricted maximum likelihood [PT71]_, with its 95 % interval
         [V07]_.
-    i2 : float
-        Share of the variance between silos in that of an estimate without noise [HT02]_.
+    i2, i2_low, i2_high : float
+        Share of the variance between silos in that of an estimate without noise [HT02]_, at this
+        variance and at both ends of its interval.
     silos : int
         Number of silos whose estimate is known.
     """
@@ -89,6 +90,8 @@ class Heterogeneity:
     tau2_low: float
     tau2_high: float
     i2: float
+    i2_low: float
+    i2_high: float
     silos: int
 
 
@@ -110,7 +113,7 @@ def heterogeneity(estimates: Floats, noise: Floats, sampling: Floats) -> Heterog
     known = np.isfinite(estimates) & np.isfinite(np.diag(noise + sampling))
     count = int(known.sum())
     if count < FEWEST:
-        return Heterogeneity(nan, -inf, inf, nan, 0.0, inf, nan, count)
+        return Heterogeneity(nan, -inf, inf, nan, 0.0, inf, nan, 0.0, 1.0, count)
     from scipy.special import chdtri, stdtrit
 
     # Estimates share noise, such as that of a main effect, so all covariances count.
@@ -125,8 +128,10 @@ def heterogeneity(estimates: Floats, noise: Floats, sampling: Floats) -> Heterog
     # Noise depends on the budget, so a share that counts it would not describe the silos.
     exact = 1 / np.maximum(np.diag(own), 1e-300)
     typical = (count - 1) * exact.sum() / (exact.sum() ** 2 - (exact**2).sum())
-    i2 = float(tau2 / (tau2 + typical))
-    return Heterogeneity(mean, mean - half, mean + half, tau2, low, high, i2, count)
+    i2 = [float(1 / (1 + typical / v)) if v else 0.0 for v in (tau2, low, high)]
+    return Heterogeneity(
+        mean, mean - half, mean + half, tau2, low, high, i2[0], i2[1], i2[2], count
+    )
 
 
 @dataclass(frozen=True)
@@ -296,10 +301,10 @@ def results_of(model: _Model, results: Results) -> Results:
     -------
     dict
         Of each column with an effect of each silo, ``site_effect`` of shape (n_columns, n_silos)
-        with both intervals. ``site_mean`` and ``site_tau`` of shape (n_columns,), with intervals
-        that include sampling; ``site_i2`` of the same shape. If silos differ in the intercept
-        alone, ``mixed_coef`` of shape (n_coef,), the intercept last and the silos left out, with
-        both intervals. Then ``site_tau`` of shape (1,) belongs to these intercepts.
+        with both intervals. ``site_mean``, ``site_tau`` and ``site_i2`` of shape (n_columns,), with
+        intervals that include sampling. If silos differ in the intercept alone, ``mixed_coef`` of
+        shape (n_coef,), the intercept last and the silos left out, with both intervals. Then
+        ``site_tau`` and ``site_i2`` of shape (1,) belong to these intercepts.
     """
     matrices = effects_of(model)
     of_intercept = matrices.pop("", None)
@@ -392,7 +397,8 @@ def _each(found: Sequence[Heterogeneity], *names: str) -> Estimate:
 
 def _spread(found: Sequence[Heterogeneity]) -> dict[str, Floats]:
     tau = _each(found, "tau2", "tau2_low", "tau2_high").mapped(np.sqrt)
-    return {**tau.named("site_tau"), "site_i2": np.array([one.i2 for one in found])}
+    i2 = _each(found, "i2", "i2_low", "i2_high")
+    return {**tau.named("site_tau"), **i2.named("site_i2")}
 
 
 def displays_of(model: _Model, results: Results) -> Iterator[Display]:
@@ -420,19 +426,15 @@ def displays_of(model: _Model, results: Results) -> Iterator[Display]:
         )
         yield Table("Coefficients with a random intercept", ("column", "value"), rows, _MIXED)
     spreads = tuple(
-        (column, tau if np.isfinite(tau.value) else NOT_KNOWN, _share(float(i2)))
-        for column, tau, i2 in zip(
+        (column, *(one if np.isfinite(one.value) else NOT_KNOWN for one in both))
+        for column, *both in zip(
             columns or ["intercept"],
             Estimate.of(results, "site_tau").cells(),
-            results["site_i2"],
+            Estimate.of(results, "site_i2").cells(),
             strict=True,
         )
     )
     yield Table("Differences between sites", ("column", "tau", "I2"), spreads, _SPREAD)
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.0f} %" if np.isfinite(value) else NOT_KNOWN
 
 
 # From layers of silos without the term site -------------------------------------------------------

@@ -42,9 +42,18 @@ from cloister.tasks.columns import categories_of, count_cells, exact_sums, in_ca
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import SAID
 from cloister.tasks.options import PublicSeed, Target, build_task, noise_multiplier_for
-from cloister.tasks.significance import found, how_sure, normal_p
+from cloister.tasks.significance import found, how_sure
 from cloister.tasks.state import decode_state, encode_state
-from cloister.tasks.supervised.forest_trees import Tree, coded_columns, grow
+from cloister.tasks.supervised.forest_trees import (
+    Tree,
+    coded_columns,
+    grow,
+    reached_leaves,
+    same_columns,
+    separations,
+    split_p_values,
+    sum_values,
+)
 from cloister.tasks.supervised.target import (
     ClassWeight,
     Features,
@@ -61,9 +70,10 @@ Trees = Annotated[int, Range(1, 1000)]
 Depth = Annotated[int, Range(1, 10)]
 Columns = Annotated[int, Range(1, 1 << 20)]
 Bins = Annotated[int, Range(2, 1024)]
+Levels = tuple[Annotated[int, Range(0, 1 << 16)], ...]
 
 _ONE = 1 << COUNT_BITS
-_MOST_SUMS, _MOST_CELLS = 1 << 20, 1 << 16
+MOST_SUMS = 1 << 20
 _Z = INTERVAL_95["gaussian"]
 _ENOUGH = 800  # records over noise of one count, from which boosting is better
 _FAINT = 50  # the same ratio, below which more trees add more noise than information
@@ -130,7 +140,7 @@ class RandomForest(Gaussian):
     n_features: Features
     target: int
     classes: tuple[str, ...]
-    levels: tuple[Annotated[int, Range(0, _MOST_CELLS)], ...]
+    levels: Levels
     kind: Kind = "random"
     n_trees: Trees = 80
     depth: Depth = 4
@@ -147,9 +157,9 @@ class RandomForest(Gaussian):
         check_classes(self.classes, self.levels[self.target])
         check_weights(self.class_weight, self.classes)
         (leaves,) = self.blocks(0)
-        if leaves.size > _MOST_SUMS:
+        if leaves.size > MOST_SUMS:
             raise PlanError(
-                f"a round of the forest must have at most {_MOST_SUMS} sums, got {leaves.size}; "
+                f"a round of the forest must have at most {MOST_SUMS} sums, got {leaves.size}; "
                 "use fewer or less deep trees."
             )
 
@@ -226,10 +236,7 @@ class RandomForest(Gaussian):
     @cached_property
     def _reached(self) -> Floats:
         """1 for a leaf with at least one cell, else 0; shape (n_trees, n_leaves)."""
-        reached = np.zeros((self.n_trees, 1 << self.depth))
-        for mask, tree in zip(reached, self.trees, strict=True):
-            mask[tree.leaf] = 1.0
-        return reached
+        return reached_leaves(self.trees, self.depth)
 
     @property
     def _width(self) -> int:
@@ -310,10 +317,7 @@ class RandomForest(Gaussian):
     @cached_property
     def _same_columns(self) -> tuple[list[int], ...]:
         """Groups of the numbers of trees on the same columns."""
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for i, tree in enumerate(self.trees):
-            groups.setdefault(tree.columns, []).append(i)
-        return tuple(groups.values())
+        return same_columns(self.trees)
 
     def _gradients(self, probabilities: Floats, labels: Integers) -> Floats:
         """Return the integers that records add to leaves; shape (n_classes + 1, n_samples)."""
@@ -405,18 +409,7 @@ class RandomForest(Gaussian):
 
     def _scores(self, values: Integers, coded: Sequence[Integers]) -> Floats:
         """Return the sum of the values of each record's leaves; shape (n_classes, n_samples)."""
-        scores = np.zeros((len(coded[0]), len(self.classes)), dtype=np.int64)
-        for same in self._same_columns:
-            trees = [(values[i], self.trees[i]) for i in same if i < len(values)]  # released so far
-            if not trees:
-                continue
-            cell = trees[0][1].cell(coded)
-            if len(cell) < len(trees[0][1].leaf):
-                for value, tree in trees:
-                    scores += value.take(tree.leaf[cell], axis=0)
-            else:  # more records than cells: sum the trees once for each cell
-                table = sum(value.take(tree.leaf, axis=0) for value, tree in trees)
-                scores += np.take(table, cell, axis=0)
+        scores = sum_values(values, self.trees, self._same_columns, coded)
         return np.ascontiguousarray(scores.T) / _ONE
 
     def _values(self, leaves: Floats, noise: float) -> Integers:
@@ -491,23 +484,7 @@ class RandomForest(Gaussian):
         """Return the separation of scores by the splits on each column, weighted by leaf sizes."""
         values = self._values(leaves, noise) / _ONE
         mass = np.maximum(leaves.sum(axis=2) if self.kind == "random" else leaves[..., -1], 0.0)
-        mass = mass * self._reached
-        importance = np.zeros(self.n_features)
-        for level in range(self.depth):
-            halves = (self.n_trees, 1 << level, 2, -1)
-            of_half = mass.reshape(halves)
-            weight = of_half.sum(axis=3)
-            mean = (of_half[..., None] * values.reshape(*halves, len(self.classes))).sum(axis=3)
-            mean = mean / np.maximum(weight, 1e-9)[..., None]
-            distance = ((mean[:, :, 0] - mean[:, :, 1]) ** 2).sum(axis=2)
-            gain = weight.prod(axis=2) / np.maximum(weight.sum(axis=2), 1e-9) * distance
-            for gains, tree in zip(gain, self.trees, strict=True):
-                first = (1 << level) - 1
-                for node, column in enumerate(tree.asked[first : first + (1 << level)]):
-                    if column >= 0:
-                        importance[column] += gains[node]
-        total = importance.sum()
-        return importance / total if total > 0 else importance
+        return separations(self.trees, mass * self._reached, values, self.n_features)
 
     def summary(
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
@@ -534,21 +511,11 @@ class RandomForest(Gaussian):
         A split counts if all splits above it are on its column, so that its halves differ in this
         column only. The smallest p-value of a column counts, as many times as it has tests.
         """
-        asked = np.array([tree.asked for tree in self.trees])
-        roots = asked[:, :1]
-        alone = np.ones_like(roots, dtype=np.bool_)
-        largest, tests = np.zeros(self.n_features), np.zeros(self.n_features)
-        for level in range(self.depth):
-            alone = alone & (asked[:, (1 << level) - 1 : (2 << level) - 1] == roots)
-            halves = leaves.reshape(self.n_trees, 1 << level, 2, -1, self._width).sum(axis=3)
-            z = self._deviates(halves, noise * sqrt(1 << (self.depth - 1 - level)))
-            for j in np.unique(roots[roots >= 0]):
-                own = z[alone & (roots == j)]
-                tests[j] += own.size
-                largest[j] = max(largest[j], own.max(initial=0.0))
-            alone = np.repeat(alone, 2, axis=1)
-        of_classes = len(self.classes) if len(self.classes) > 2 else 1  # two are one test
-        return np.where(tests > 0, np.minimum(tests * normal_p(largest) * of_classes, 1.0), np.nan)
+        # Two classes are one test.
+        of_classes = len(self.classes) if len(self.classes) > 2 else 1
+        return split_p_values(
+            self.trees, leaves, noise, self._deviates, self.n_features, of_classes
+        )
 
     def _deviates(self, halves: Floats, noise: float) -> Floats:
         """Return the largest deviate of the classes in the halves of nodes, shape (..., 2, width).

@@ -9,16 +9,17 @@ of records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.core.arrays import Integers, Records
+from cloister.core.arrays import Floats, Integers, Records
 from cloister.core.randomness import public_generator
 from cloister.tasks.columns import bins_of, codes
+from cloister.tasks.significance import normal_p
 
 MOST_CELLS = 1 << 16
 """Largest table of a tree; a column that would exceed it is not used in that tree."""
@@ -137,3 +138,118 @@ def coded_columns(
         codes(column, size, frac_bits) if size else bins_of(column, bins, frac_bits)
         for column, size in zip(records.T, levels, strict=True)
     ]
+
+
+def reached_leaves(trees: Sequence[Tree], depth: int) -> Floats:
+    """Return 1 for a leaf with at least one cell, else 0; shape (n_trees, n_leaves)."""
+    reached = np.zeros((len(trees), 1 << depth))
+    for mask, tree in zip(reached, trees, strict=True):
+        mask[tree.leaf] = 1.0
+    return reached
+
+
+def same_columns(trees: Sequence[Tree]) -> tuple[list[int], ...]:
+    """Return groups of the numbers of trees on the same columns."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i, tree in enumerate(trees):
+        groups.setdefault(tree.columns, []).append(i)
+    return tuple(groups.values())
+
+
+def sum_values(
+    values: Integers,
+    trees: Sequence[Tree],
+    groups: Sequence[Sequence[int]],
+    coded: Sequence[Integers],
+) -> Integers:
+    """Return the sum of the values of each record's leaves; shape (n_samples, width).
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_released, n_leaves, width), int64
+        Of the first trees; the others are not summed.
+    groups : sequence of sequences of int
+        From :func:`same_columns`.
+    """
+    sums = np.zeros((len(coded[0]), values.shape[2]), dtype=np.int64)
+    for same in groups:
+        released = [(values[i], trees[i]) for i in same if i < len(values)]
+        if not released:
+            continue
+        cell = released[0][1].cell(coded)
+        if len(cell) < len(released[0][1].leaf):
+            for value, tree in released:
+                sums += value.take(tree.leaf[cell], axis=0)
+        else:  # more records than cells: sum the trees once for each cell
+            table = sum(value.take(tree.leaf, axis=0) for value, tree in released)
+            sums += np.take(table, cell, axis=0)
+    return sums
+
+
+def separations(trees: Sequence[Tree], mass: Floats, values: Floats, n_features: int) -> Floats:
+    """Return the separation of values by the splits on each column; it sums to 1.
+
+    Parameters
+    ----------
+    mass : ndarray of shape (n_trees, n_leaves)
+        Size of each leaf, >= 0.
+    values : ndarray of shape (n_trees, n_leaves, width)
+    """
+    importance = np.zeros(n_features)
+    n_leaves = mass.shape[1]
+    for level in range(n_leaves.bit_length() - 1):
+        halves = (len(trees), 1 << level, 2, -1)
+        of_half = mass.reshape(halves)
+        weight = of_half.sum(axis=3)
+        mean = (of_half[..., None] * values.reshape(*halves, values.shape[2])).sum(axis=3)
+        mean = mean / np.maximum(weight, 1e-9)[..., None]
+        distance = ((mean[:, :, 0] - mean[:, :, 1]) ** 2).sum(axis=2)
+        gain = weight.prod(axis=2) / np.maximum(weight.sum(axis=2), 1e-9) * distance
+        for gains, tree in zip(gain, trees, strict=True):
+            first = (1 << level) - 1
+            for node, column in enumerate(tree.asked[first : first + (1 << level)]):
+                if column >= 0:
+                    importance[column] += gains[node]
+    total = importance.sum()
+    return importance / total if total > 0 else importance
+
+
+def split_p_values(
+    trees: Sequence[Tree],
+    leaves: Floats,
+    noise: float,
+    deviates: Callable[[Floats, float], Floats],
+    n_features: int,
+    times: int = 1,
+) -> Floats:
+    """Return the p-value of each column that splits the root of a tree, else NaN.
+
+    A split counts if all splits above it are on its column, so that its halves differ in this
+    column only. The smallest p-value of a column counts, as many times as it has tests.
+
+    Parameters
+    ----------
+    leaves : ndarray of shape (n_trees, n_leaves, width)
+        Noisy sums; `noise` is the deviation of each.
+    deviates : function
+        Returns the deviate of each node from the sums of its halves, of shape (..., 2, width), and
+        their noise.
+    times : int
+        Number of tests behind one deviate.
+    """
+    asked = np.array([tree.asked for tree in trees])
+    roots = asked[:, :1]
+    alone = np.ones_like(roots, dtype=np.bool_)
+    largest, tests = np.zeros(n_features), np.zeros(n_features)
+    depth = leaves.shape[1].bit_length() - 1
+    for level in range(depth):
+        alone = alone & (asked[:, (1 << level) - 1 : (2 << level) - 1] == roots)
+        halves = leaves.reshape(len(trees), 1 << level, 2, -1, leaves.shape[2]).sum(axis=3)
+        z = deviates(halves, noise * sqrt(1 << (depth - 1 - level)))
+        for j in np.unique(roots[roots >= 0]):
+            own = z[alone & (roots == j)]
+            tests[j] += own.size
+            largest[j] = max(largest[j], own.max(initial=0.0))
+        alone = np.repeat(alone, 2, axis=1)
+    p = np.minimum(tests * normal_p(largest) * times, 1.0)
+    return np.where(tests > 0, p, np.nan)

@@ -154,6 +154,7 @@ class Linear(Gaussian):
     later: ClassVar[frozenset[str]] = frozenset({"dates"})
     """Fields that older plans lack; plans leave them out at their defaults."""
     has_effects: ClassVar[bool] = True
+    error_depends_on: ClassVar[str] = "the spread of the columns and residuals"
     rounds: ClassVar[int] = 6
 
     example: ClassVar[Example] = Example(MIXED, {"target": "weight"})

@@ -171,6 +171,7 @@ class Logistic(Gaussian):
     later: ClassVar[frozenset[str]] = frozenset({"dates"})
     """Fields that older plans lack; plans leave them out at their defaults."""
     has_effects: ClassVar[bool] = True
+    error_depends_on: ClassVar[str] = "the spread of the columns and the fit of the model"
 
     example: ClassVar[Example] = Example(MIXED, {"target": "smokes"})
 

@@ -135,7 +135,9 @@ class Cox(Gaussian):
     class Options:
         time: Annotated[str, "numeric column: follow-up time of a record"]
         event: Annotated[str, "boolean column: true if the event ended the follow-up"]
-        covariates: Annotated[tuple[str, ...], "up to 3 columns; all others by default"] = ()
+        covariates: Annotated[
+            tuple[str, ...], "1 or 2 columns, 3 need epsilon 2; all others by default"
+        ] = ()
         strata: Annotated[
             str | None, "column of categories, or site, each with a separate baseline hazard"
         ] = None
@@ -188,11 +190,13 @@ class Cox(Gaussian):
                 "levels, names and units must have an entry for each coefficient of the covariates."
             )
         if not self._cells.fits:
+            by_column = ", where a column of categories is a covariate instead of strata"
+            of_strata = by_column if self.sites or self.strata is not None else ""
             raise PlanError(
                 f"covariates and strata must have at most {MOST_CELLS} combinations, with "
                 f"{LEAST_KNOTS} or more for a number, got {self._product()}; name fewer covariates "
                 "or no strata, join rare categories, cut numbers into categories at public points, "
-                "or use cox-approximate."
+                f"or use cox-approximate{of_strata}."
             )
         if self.sites and (self.strata is not None or len(self.sites) != self.n_strata):
             raise PlanError(
@@ -249,15 +253,14 @@ class Cox(Gaussian):
             budget.epsilon < _LEAST_EPSILON or facts.nominal_n < _LEAST_N
         ):
             raise PlanError(
-                f"covariates may have two columns of numbers from epsilon {_LEAST_EPSILON:g} and "
-                f"{_LEAST_N:,} records on, got epsilon {budget.epsilon:g} and "
-                f"{facts.nominal_n:,}; cut one into categories at public points, or make two plans."
+                f"two covariates of numbers need at least epsilon {_LEAST_EPSILON:g} and "
+                f"{_LEAST_N:,} records, got epsilon {budget.epsilon:g} and {facts.nominal_n:,}; "
+                "cut one into categories at public points, or make two plans."
             )
         if len(at) == _MOST_COVARIATES and budget.epsilon < _LEAST_EPSILON:
             raise PlanError(
-                f"covariates may be {_MOST_COVARIATES} columns from epsilon {_LEAST_EPSILON:g} on, "
-                f"got epsilon {budget.epsilon:g}; name two, use one as strata, or make several "
-                "plans."
+                f"{_MOST_COVARIATES} covariates need at least epsilon {_LEAST_EPSILON:g}, got "
+                f"{budget.epsilon:g}; name two, use one as strata, or make several plans."
             )
         needed = task._events_needed(noise_multiplier_for(facts) or 0.0)
         if needed > task.nominal_events:

@@ -142,6 +142,7 @@ class CoxApproximate(Gaussian):
     name: ClassVar[str] = "cox-approximate"
     title: ClassVar[str] = "Approximate hazard ratios"
     has_effects: ClassVar[bool] = True
+    error_depends_on: ClassVar[str] = "the spread of the covariates and the effects"
     without_site: ClassVar[str] = (
         "the model has no term for the silo. If silos differ both in a column and in the outcome, "
         "the coefficient of this column includes the difference between silos; add a column of "
@@ -619,9 +620,12 @@ class CoxApproximate(Gaussian):
             ),
             bars_of(
                 "Approximate hazard ratios",
-                self.names,
+                [
+                    name if unit == 1 else f"{name}, half of its range"
+                    for name, unit in zip(self.names, self.units, strict=True)
+                ],
                 list(replace(per_half, null=1.0).cells()),
-                "For half of a range, or a category.",
+                "Of a number for half of its range, of a category against the first one.",
             ),
             Table(
                 "Does any covariate matter?",

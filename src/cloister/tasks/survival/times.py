@@ -25,6 +25,11 @@ _TINY = 1e-9  # of a tick, for the rounding of a quotient
 def followed(columns: Sequence[PublicColumn], time: str, event: str) -> tuple[int, int]:
     """Return the indices of the columns of follow-up time and of the event."""
     i, j = position(columns, time, "time"), position(columns, event, "event")
+    if columns[i].date:
+        raise PlanError(
+            f"time must be the length of the follow-up, got the dates {time!r}; write the number "
+            "of days between two dates into a column, such as (end - start).dt.days of a frame."
+        )
     if columns[i].levels or columns[i].low < 0:
         raise PlanError(f"time must be a numeric column whose min is at least 0, got {time!r}.")
     if columns[j].categories != ("0", "1"):

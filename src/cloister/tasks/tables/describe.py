@@ -64,6 +64,7 @@ from cloister.tasks.preparation.quantiles import (
 from cloister.tasks.preparation.statistics import Statistics
 from cloister.tasks.preparation.ticks import AllTicks, ticks_of
 from cloister.tasks.state import part_of, prefixed
+from cloister.tasks.tables.inference import share_margin
 from cloister.tasks.tables.tabulate import Tabulate
 
 _MOST_WORDS = 1 << 17
@@ -105,6 +106,7 @@ class Describe(Gaussian):
     rounds: ClassVar[int] = 1
     ranges: ClassVar[Ranges] = {"shares": SHARE, "deviation": POSITIVE}
     usage: ClassVar[str] = "--probabilities 0.1,0.5,0.9"
+    columnwise: ClassVar[Mapping[str, str]] = Statistics.columnwise
     example: ClassVar[Example] = Example(MIXED, {"widest": 1e6})
 
     @declared
@@ -166,6 +168,11 @@ class Describe(Gaussian):
     def numbers(self) -> tuple[int, ...]:
         """Indices of the numeric columns."""
         return tuple(j for j, names in enumerate(self.categories) if not names)
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Indices of the columns of the forecasts in `columnwise`."""
+        return self.numbers
 
     @cached_property
     def _tables(self) -> tuple[tuple[int], ...]:
@@ -231,9 +238,18 @@ class Describe(Gaussian):
         return after
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the margin of error of a share, or the equal one of a rank on average."""
-        margin = INTERVAL_95["gaussian"] * noise_std / (1 << COUNT_BITS) / nominal_n
-        return {f"{'share' if self._tables else 'rank'}_half_width": np.array([margin])}
+        """Return the largest margins of a share, and of means; without categories that of a rank.
+
+        That of a rank is an average.
+        """
+        margin = INTERVAL_95["gaussian"] * noise_std / (1 << COUNT_BITS)
+        most = max(map(len, self.categories), default=0)
+        name = "share" if self._tables else "rank"
+        found = {f"{name}_half_width": np.array([share_margin(margin, most, nominal_n)])}
+        if moments := self._parts.get("moments"):
+            of_moments = moments.forecast(noise_std, nominal_n, grid)  # its words have equal noise
+            found["mean_half_width"] = of_moments["mean_half_width"]
+        return found
 
     # Estimates ------------------------------------------------------------------------------------
 

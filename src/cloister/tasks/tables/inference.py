@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 
 import numpy as np
 
@@ -95,6 +96,15 @@ def share_interval(
     likely = shown(counts.reshape(whole.size, -1))
     shares = (likely / np.maximum(likely.sum(axis=1, keepdims=True), 1.0)).reshape(counts.shape)
     return replace(estimate, values=np.where(np.isnan(estimate.values), np.nan, shares))
+
+
+def share_margin(margin: float, n_cells: int, n: float) -> float:
+    """Return the forecast margin of a share of `n` records, the largest up to one half.
+
+    Each of the `n_cells` counts of the share's sum has this margin. That of a share p has the
+    square ``margin^2 ((1 - p)^2 + (n_cells - 1) p^2) / n^2``, largest at 0 or at one half.
+    """
+    return margin * max(1.0, sqrt(n_cells) / 2) / n
 
 
 # Displayed counts ---------------------------------------------------------------------------------

@@ -365,15 +365,16 @@ class Table1(Gaussian):
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return margins of error for equal groups.
 
-        They are those of sizes, shares of one half, means and their differences, and ranks. Means
-        of squares are those of uniform numbers. No margin is that of a standardised difference: it
-        depends on the deviation in its divisor, which no plan knows.
+        They are those of sizes, shares up to one half, means and their differences, and ranks.
+        Means of squares are those of uniform numbers. No margin is that of a standardised
+        difference: it depends on the deviation in its divisor, which no plan knows.
         """
         s, n, z = noise_std / _ONE, nominal_n / self._n_groups, INTERVAL_95["gaussian"]
         margins = {"count": np.array([z * sqrt(self._of_size(s))])}
         if self.factors:
-            roots = np.sqrt([len(self.categories[j]) for j in self.factors])
-            margins["share"] = z * s * roots / 2 / n
+            sizes = [len(self.categories[j]) for j in self.factors]
+            shares = [inference.share_margin(z * s, size, n) for size in sizes]
+            margins["share"] = np.array(shares)
         if self.numbers:
             half = grid.half_range[list(self.numbers)]
             margins["mean"] = z * sqrt(s**2 + _SQUARE * self._of_size(s)) / n * half

@@ -96,6 +96,13 @@ class Tabulate(Gaussian):
         **dict.fromkeys(("counts", "group_counts"), POSITIVE),
     }
     usage: ClassVar[str] = "--tables sex,diabetes --tables smoker --tests chi2"
+    columnwise: ClassVar[Mapping[str, str]] = {
+        "mean_half_width": "Expected error of a mean of a group (95 % of the noise)"
+    }
+    forecast_note: ClassVar[str] = (
+        "Shares refer to the records of a row, in a table of several columns. In a row with half "
+        "the records of an average one, the error is twice as large."
+    )
 
     example: ClassVar[Example] = Example(
         MIXED,
@@ -260,6 +267,11 @@ class Tabulate(Gaussian):
         return tuple(np.cumsum([prod(self._shapes[i]) for i in self._measured], dtype=int).tolist())
 
     @property
+    def used(self) -> tuple[int, ...]:
+        """Indices of the columns of the forecasts in `columnwise`."""
+        return self.means
+
+    @property
     def _n_groups(self) -> int:
         return prod(self._shape(self.by))
 
@@ -372,10 +384,15 @@ class Tabulate(Gaussian):
         return {"values": values, "noise": np.array([noise])}
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return margins of error of counts, shares of one half, and means of equal groups."""
+        """Return margins of error of counts, shares, and means of equal groups.
+
+        As in the report, shares are those of equal rows of a table of several columns.
+        """
         *tables, groups = (INTERVAL_95["gaussian"] * s for s in self._noises(noise_std))
-        roots = [sqrt(prod(shape)) for shape in self._shapes]
-        halves = [z * root / 2 / nominal_n for z, root in zip(tables, roots, strict=True)]
+        halves = [
+            inference.share_margin(z, shape[-1], nominal_n / prod(shape[:-1]))
+            for z, shape in zip(tables, self._shapes, strict=True)
+        ]
         means = groups * self._n_groups / nominal_n * grid.half_range[list(self.means)]
         margins = {"count": np.array(tables), "share": np.array(halves), "mean": means}
         return {f"{name}_half_width": values for name, values in margins.items() if len(values)}

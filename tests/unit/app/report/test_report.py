@@ -679,6 +679,16 @@ def test_a_report_tells_whether_its_release_was_verified(result: Release) -> Non
     assert '<p class="alert">REFUTED: &#39;results&#39; does not follow.' in refuted
 
 
+@pytest.mark.parametrize("ending", [".docx", ".PDF"])
+def test_a_report_of_another_format_is_refused(
+    result: Release, ending: str, tmp_path: Path
+) -> None:
+    """HTML in a file of that name opens in no program."""
+    with pytest.raises(PlanError, match=r"pandoc report\.md -o report\.docx"):
+        write_report(result, tmp_path / f"report{ending}")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_text_is_inside_as_markdown(result: Release, html: str, tmp_path: Path) -> None:
     lines = [("lifetime cap", "epsilon 10")]
     links = [attrs["href"] or "" for attrs in Page(html).all("a") if "download" in attrs]

@@ -367,8 +367,9 @@ def test_whatever_changes_in_a_plan_takes_the_signature_away(data: st.DataObject
 
 
 def test_the_changes_are_of_all_there_is_in_a_plan() -> None:
-    # Of which a task has one, and a version; `publish` is of versions before this one.
-    others = {"profile", "layout", "protocol", "publish"}
+    # Of which a task has one, and a version; `publish` is of versions before this one, and a
+    # horizon of plans with one round.
+    others = {"profile", "layout", "protocol", "publish", "horizon"}
     assert set(CHANGES) | others == {field.name for field in fields(Plan) if field.init}
     other = replace(PLAN, profile="group", collusion=0, min_silos=3)
     assert not signed(PLAN).signed(other)

@@ -184,6 +184,16 @@ def test_a_saved_model_is_exported_with_the_words_of_its_plan(tmp_path: Any) -> 
     assert pipeline.classes_.tolist() == ["no", "yes"]
 
 
+def test_a_saved_model_predicts_numbers_as_the_model_does(tmp_path: Any) -> None:
+    """Its file has them as text, which no measure compares with numbers."""
+    model = DPLogisticRegression(**PLAIN, classes=[0, 1]).fit(X, Y)
+    model.save(tmp_path / "model.json")
+    saved = Release.load(tmp_path / "model.json")
+    pipeline = to_sklearn(saved)
+    assert pipeline.score(X, Y) == pytest.approx(model.score(X, Y), abs=0.05)
+    assert by_onnx(to_onnx(saved), NEW)["prediction"].dtype.kind == "i"
+
+
 def test_no_score_is_made_of_an_unknown_category() -> None:
     model = DPLogisticRegression(**BY_SCHEMA).fit(TABLE, BUYS)
     strange = TABLE.assign(job="astronaut")

@@ -82,6 +82,8 @@ def test_the_report_has_the_verdict_the_numbers_and_the_cost(page: str, found: F
         assert words in text, words
     # Each analysis is named; those of counts have no effects.
     assert re.search(r"follow\. means of z, group: [^:]* linear of x, group, z: [^:]* differ", text)
+    # Each pair once, and no column with itself.
+    assert re.search(r"correlation of x, z, y: (All 3|\d of 3) estimates", text)
     for shown in found.displays():
         assert html.escape(shown.title) in page
 
@@ -150,3 +152,10 @@ def test_a_report_of_counts_alone_knows_their_intervals(tmp_path: Path) -> None:
 def test_answers_without_a_session_have_no_report(found: Found, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="without a session have no report"):
         Found(found.size, found.answers).report(tmp_path / "linked.html")
+
+
+def test_tables_without_their_owners_are_refused() -> None:
+    with pytest.raises(
+        PlanError, match=r"tables must name their owners, such as \{'crm': \.\.\., "
+    ):
+        asked().run_here([*records().values()])  # type: ignore[arg-type]

@@ -171,6 +171,15 @@ def test_intervals_of_a_meta_analysis_cover_also_if_estimates_share_noise() -> N
     assert 0.92 <= between / 300 <= 0.98
 
 
+def test_the_share_of_the_variance_between_silos_is_as_uncertain_as_that_variance() -> None:
+    # The noise is ten times the sampling error, so the noisy estimates say nothing of the share.
+    found = heterogeneity(np.array([-4.7, -2.6, -2.7]), np.diag([1.0, 1.8, 11.0]), 0.09 * np.eye(3))
+    assert found.i2_low < 0.05
+    assert found.i2_high > 0.9
+    assert found.i2_low <= found.i2 <= found.i2_high
+    assert found.i2_high == pytest.approx(found.tau2_high / (found.tau2_high + 0.09))
+
+
 def test_equal_estimates_have_no_variance_but_an_interval() -> None:
     found = heterogeneity(np.ones(5), np.zeros((5, 5)), 0.04 * np.eye(5))
     assert (found.tau2, found.tau2_low, found.i2) == (0.0, 0.0, 0.0)

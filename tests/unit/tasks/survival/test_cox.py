@@ -404,15 +404,16 @@ def test_four_covariates_and_two_numbers_with_much_noise_are_refused() -> None:
     with pytest.raises(PlanError, match=r"at most 3 columns, got 4.*cox-approximate"):
         plan_of("bbbb", 4.0, 10**6)
     for epsilon, n in ((1.0, 10**6), (2.0, 19_999)):
-        with pytest.raises(PlanError, match="two columns of numbers from epsilon 2"):
+        with pytest.raises(PlanError, match="two covariates of numbers need at least epsilon 2"):
             plan_of("nn", epsilon, n)
     assert plan_of("nn", 2.0, 20_000).task._cells.shape == (4, 4)
     factors = "got 64 .4 of a number x 4 of a number x 4 of a number.; .* cox-approximate"
     with pytest.raises(PlanError, match=f"at most 18 combinations.*{factors}"):
         plan_of("nnn", 4.0, 10**6)
-    with pytest.raises(PlanError, match=r"got 24 \(2 x 2 x 2 in 3 strata\)"):
+    strata = r"got 24 \(2 x 2 x 2 in 3 strata\).* is a covariate instead of strata"
+    with pytest.raises(PlanError, match=strata):
         plan_of("bbb", 4.0, 10**6, silos=("a", "b", "c"), strata="site")
-    with pytest.raises(PlanError, match="3 columns from epsilon 2 on"):
+    with pytest.raises(PlanError, match="3 covariates need at least epsilon 2, got 1"):
         plan_of("bbb", 1.9, 10**6)
     assert plan_of("bbb", 2.0, 20_000).task._cells.size == 8
 

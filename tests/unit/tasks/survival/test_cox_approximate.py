@@ -220,6 +220,9 @@ def test_the_estimator_says_what_the_task_says() -> None:
     assert model.wald_p_ < 1e-6
     assert list(model.names_) == ["age", "weight", "treated", "stage=II", "stage=III"]
     assert not model.far_values_.any()
+    frame = model.to_frame()["value"]
+    chart = frame.loc["Approximate hazard ratios", "weight, half of its range"].iloc[0]
+    assert chart == pytest.approx(model.hazard_ratios_[1] ** model.plan_.task.units[1])
 
 
 def test_a_saved_model_predicts_as_before(tmp_path: Any) -> None:

@@ -115,6 +115,13 @@ def test_times_below_zero_are_refused() -> None:
         planned(with_times(min=-1.0), **ASKED)
 
 
+def test_a_date_is_no_time() -> None:
+    """A median of 2023 years was released for the days on which persons left."""
+    dates = with_times(type="date", min="2020-01-01", max="2026-01-01")
+    with pytest.raises(PlanError, match="write the number of days between two dates"):
+        planned(dates, **ASKED)
+
+
 def test_a_plan_that_shows_nothing_says_so() -> None:
     for nominal_n, epsilon, warned in ((300, 0.2, True), (3000, 1.0, False)):
         budget = Budget(epsilon, 1e-6)

@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 
 from cloister import PlanError, Schema, dp_describe, run_job
+from cloister.app.forecast import expected
 from cloister.app.release import Release
 from cloister.core.display import Bars, Curve, Table
 from cloister.data import read_source
 from cloister.data.schema import Column
 from cloister.tasks import TASKS
 from cloister.tasks.interval_tables import CLIPPED, NEAR_NOTE
-from cloister.testing import ZeroNoise
+from cloister.testing import SimulatedNoise, ZeroNoise
 
 SCHEMA = Schema(
     dataset="toy",
@@ -142,12 +143,28 @@ def test_a_budget_that_says_nothing_and_too_many_cells_are_refused_before_it_is_
         )
 
 
+def test_no_interval_of_a_share_or_a_mean_is_much_wider_than_its_forecast() -> None:
+    result = described(table(), noise=SimulatedNoise(0))
+    plan, found = result.plan, result.results
+    said = plan.task.forecast(plan.noise_std(plan.task.blocks(0)[0]), plan.nominal_n, plan.grid)
+    shares, means = ((found[f"{of}_high"] - found[f"{of}_low"]) / 2 for of in ("shares", "mean"))
+    small = shares[found["shares"] < 0.5]
+    assert 0.8 < small.max() / said["share_half_width"][0] < 1.05
+    assert np.all(
+        (means / said["mean_half_width"] > 0.6) & (means / said["mean_half_width"] < 1.05)
+    )
+    titles = {shown.title: [row[0] for row in shown.rows] for shown in expected(plan)}
+    assert titles["Largest expected error of a mean (95 % of the noise)"] == ["age", "height"]
+
+
 def test_the_function_has_a_row_for_each_column_and_every_interval() -> None:
     found = dp_describe(table(), epsilon=2.0, bounds=SCHEMA, nominal_n=3000)
     frame = found.to_frame()
     summary = frame.loc["All columns"]["value"].unstack()
     assert sorted(summary.index) == sorted(SCHEMA.names)
-    assert set(summary.columns) == {"its share", "mean", "deviation", "25 %", "50 %", "75 %"}
+    shares = {f"most frequent {top}, its share" for top in ("private", "0")}
+    assert set(summary.columns) == {*shares, "mean", "deviation", "25 %", "50 %", "75 %"}
+    assert summary.loc["smokes", "most frequent 0, its share"] > 0.7
     assert np.isnan(summary.loc["work", "mean"])
     assert frame.loc["Every number", "population_low"].notna().all()
     assert found.columns == SCHEMA.names
