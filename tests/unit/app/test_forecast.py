@@ -12,6 +12,7 @@ from cloister.app.forecast import (
     WITHOUT_SITE,
     category_warnings,
     expected,
+    forecast_of,
     margins,
     plan_warnings,
     privacy_warnings,
