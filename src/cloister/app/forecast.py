@@ -25,10 +25,6 @@ _LARGE_ODDS = 0.9  # an attacker's; 0.5 is a blind guess
 _CLEAR_SUM = 5.0  # least ratio of the sum of equal records to its noise
 _SHARE = re.compile("(share|rank|survival|event rate|items|sets of)\\b")
 """Forecasts between 0 and 1; `want` takes them as such."""
-_LEAST_NOTE = (
-    "The errors of coefficients are not known before the run: they depend on how columns vary "
-    "together, and on which cells are missing."
-)
 WITHOUT_SITE = (
     "the model has no term for the silo. If silos differ both in a column and in the outcome, the "
     "coefficient of this column includes the difference between silos; a formula of glm, or the "
@@ -85,7 +81,7 @@ def expected(plan: Plan) -> tuple[Table, ...]:
         tables.append(Table(title, ("of", "error"), tuple(others), note))
     if (least := least_records(plan)) is not None:
         found = (("complete records, for known coefficients", f"at least {least:,}"),)
-        tables.append(Table("What is known before the run", ("of", "number"), found, _LEAST_NOTE))
+        tables.append(Table("What is known before the run", ("of", "number"), found))
     return tuple(tables)
 
 

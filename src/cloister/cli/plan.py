@@ -112,13 +112,12 @@ def _show(plan: Plan, out: Output) -> None:
         # Readers tend to add these numbers.
         note = "Cost of each round; costs compose, so they do not add up"
         out.table(Table(note, ("", "numbers", "epsilon of the round alone"), rows))
-    tables = expected(plan)
-    for table in tables:
+    for table in expected(plan):
         out.table(table)
         if table.note:
             out.paragraph(table.note)
-    if not tables:
-        out.paragraph(unknown_error(plan))
+    if unknown := unknown_error(plan):
+        out.paragraph(unknown)
 
 
 def _limits(plan: Plan) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 from cloister.app.answer import Answer
 from cloister.app.files import SiloFiles, source_of
-from cloister.app.forecast import expected, plan_warnings
+from cloister.app.forecast import expected, plan_warnings, unknown_error
 from cloister.app.horizon import HORIZON
 from cloister.app.horizon_report import noise_table
 from cloister.app.request import Request
@@ -961,6 +961,7 @@ def _priced(entered: FormState, budget: Mapping[str, Any] | None) -> dict[str, o
         "horizon": horizon,
         "warnings": plan_warnings(plan, entered.schema),
         "tables": [_as_text(noise_table(horizon))] if horizon else expected(plan),
+        "unknown": "" if horizon else unknown_error(plan),
         "odds": attacker_sentence(plan.events(), plan.unit),
         "may_spend": may_spend,
     }

@@ -71,8 +71,8 @@ class FitPlan:
             lines += ["", table.title, *("  " + "  ".join(map(str, row)) for row in table.rows)]
         if not self.sized:
             lines.append("expected error: not known without nominal_n")
-        elif not self.tables:
-            lines.append(unknown_error(self.plan))
+        elif unknown := unknown_error(self.plan):
+            lines.append(unknown)
         lines += [f"warning: {warning}" for warning in self.warnings]
         lines += [f"refused: {self.refusal}"] if self.refusal else []
         return "\n".join(lines)

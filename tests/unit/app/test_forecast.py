@@ -12,6 +12,7 @@ from cloister.app.forecast import (
     WITHOUT_SITE,
     category_warnings,
     expected,
+    forecast_of,
     margins,
     plan_warnings,
     privacy_warnings,
@@ -350,7 +351,7 @@ def test_errors_of_several_sizes_are_a_range() -> None:
 )
 def test_a_plan_without_a_forecast_says_why_and_how_to_choose_epsilon(task: str) -> None:
     plan = plan_of(task, 5.0, 100_000)
-    assert not expected(plan)
+    assert not forecast_of(plan)
     said = unknown_error(plan)
     assert "depends on" in said
     assert "1 / epsilon" in said

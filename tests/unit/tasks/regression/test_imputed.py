@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.app.forecast import expected, least_records
+from cloister.app.forecast import expected, least_records, unknown_error
 from cloister.app.in_process import run_plan
 from cloister.app.job import make_plan
 from cloister.core.arrays import Floats, Integers, Results
@@ -272,7 +272,7 @@ def test_a_plan_has_the_number_of_complete_records_from_which_coefficients_are_k
     assert least_records(plan_of("glm", target="y", covariates=("a",))) is None
     (shown,) = expected(plan)
     assert shown.rows == (("complete records, for known coefficients", f"at least {least:,}"),)
-    assert "errors of coefficients are not known" in shown.note
+    assert "missing cells" in unknown_error(plan)
 
 
 def test_a_dishonest_state_without_records_stops_nothing() -> None:
