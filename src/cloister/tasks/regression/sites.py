@@ -128,8 +128,9 @@ def heterogeneity(estimates: Floats, noise: Floats, sampling: Floats) -> Heterog
     # Noise depends on the budget, so a share that counts it would not describe the silos.
     exact = 1 / np.maximum(np.diag(own), 1e-300)
     typical = (count - 1) * exact.sum() / (exact.sum() ** 2 - (exact**2).sum())
-    i2 = (1 / (1 + typical / variance) if variance else 0.0 for variance in (tau2, low, high))
-    return Heterogeneity(mean, mean - half, mean + half, tau2, low, high, *map(float, i2), count)
+    i2, i2_low, i2_high = (float(at / (at + typical)) for at in (tau2, low, high))
+    ends = (mean - half, mean + half)
+    return Heterogeneity(mean, *ends, tau2, low, high, i2, i2_low, i2_high, count)
 
 
 @dataclass(frozen=True)
