@@ -209,7 +209,10 @@ def test_files_without_a_common_column_are_refused(files: list[str], capsys: Any
 
 def test_only_the_chosen_columns_are_used(files: list[str], capsys: Any) -> None:
     describe = ["--question", "describe", "--codebook", "book.csv", *PAID]
-    code, _, _ = run(capsys, *files, *describe, "--columns", "dead,days", "--yes")
+    # Settings of a column that is not used have no effect.
+    Path("written.toml").write_text('["clinic.csv".columns.sex.spellings]\nfemale = ["F"]\n')
+    chosen = ["--columns", "dead,days", "--reading", "written.toml"]
+    code, _, _ = run(capsys, *files, *describe, *chosen, "--yes")
     assert code == 0
     assert Schema.load("answer/schema.toml").names == ("days", "dead")
 

@@ -115,12 +115,17 @@ def source_of(path: Path, baskets: Sequence[str]) -> Any:
 
 
 def schemas_of(
-    schema: Schema, files: Iterable[Path], reading: Path | None, *, others: bool = False
+    schema: Schema,
+    files: Iterable[Path],
+    reading: Path | None,
+    *,
+    others: bool = False,
+    wider: bool = False,
 ) -> dict[Path, Schema]:
     """Return the schema for reading each file; all have the same digest.
 
     With `others`, the settings may also name files that are not in `files`. So they may if all of
-    `files` have settings.
+    `files` have settings. With `wider`, they may name columns that the schema leaves out.
     """
     settings_of = read_settings(reading)
     paths = list(files)
@@ -134,6 +139,9 @@ def schemas_of(
         settings = settings_of.get(path.name, {})
         if not isinstance(settings, dict):
             raise PlanError(f"{path.name!r} in file {str(reading)!r} must be a table of settings.")
+        if wider and isinstance(columns := settings.get("columns"), dict):
+            kept = {name: keys for name, keys in columns.items() if name in schema.names}
+            settings = {**settings, "columns": kept}
         schemas[path] = schema.written_as(**settings)
     return schemas
 

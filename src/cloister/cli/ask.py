@@ -137,7 +137,7 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
     schema = _confirmed(args, names, named, question, out)
     args.columns = columns_used(task, options, schema)
     # How a file is written may be given; what else is needed, the reader's report proposes.
-    started = schemas_of(schema, silos.values(), args.reading)
+    started = schemas_of(schema, silos.values(), args.reading, wider=True)
     reading: dict[str, Schema] = {}
     reports = []
     for path in silos.values():

@@ -77,9 +77,9 @@ def _tabulate(release: Release) -> list[Figure]:
     found = figures(
         results, "table_1.counts", [f"count {c}" for c in cells], planned=counts, total=True
     )
-    part = "table_1.shares"
-    found += figures(results, part, [f"share {c}" for c in cells], planned=shares, box=_SHARE)
-    found += figures(results, "table_1.row_shares", [f"row share {c}" for c in cells], box=_SHARE)
+    found += figures(results, "table_1.shares", [f"share {c}" for c in cells], box=_SHARE)
+    part, rows = "table_1.row_shares", [f"row share {c}" for c in cells]
+    found += figures(results, part, rows, planned=shares, box=_SHARE)
     for key in ("odds_ratio", "relative_risk"):
         if f"table_1.{key}" in results:
             (ratio,) = figures(results, f"table_1.{key}", [f"log {key.replace('_', ' ')}"])
