@@ -153,5 +153,7 @@ def test_answers_without_a_session_have_no_report(found: Found, tmp_path: Path) 
 
 
 def test_tables_without_their_owners_are_refused() -> None:
-    with pytest.raises(PlanError, match=r"tables must name their owners, such as \{'crm': \.\.\., "):
+    with pytest.raises(
+        PlanError, match=r"tables must name their owners, such as \{'crm': \.\.\., "
+    ):
         asked().run_here([*records().values()])  # type: ignore[arg-type]
