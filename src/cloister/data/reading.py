@@ -124,7 +124,10 @@ class ColumnReading:
             ("out of range", self.out_of_range * outside),
         ]
         cells = ", ".join(f"{count:,} {what}" for what, count in defects if count)
-        kept = "; only a task that completes missing cells uses their rows"
+        kept = (
+            "; only imputed-regression, in Python DPGeneralizedLinearRegressor(missing='impute'), "
+            "completes them"
+        )
         return (
             f"Column {self.name!r}: {cells}{rows}{kept if self.keeps_missing else ''}; leave the "
             "column out, or give it another rule 'missing' or 'out_of_range' in a schema."

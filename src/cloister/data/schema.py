@@ -567,6 +567,13 @@ class Schema(_Contract):
         """
         from cloister.data.records import column_kinds  # which imports this module
 
+        for name, public in (("bounds", bounds), ("missing", missing)):
+            if not isinstance(public, Mapping | None):
+                raise PlanError(
+                    f"{name} must be a mapping from the names of columns, such as "
+                    f"{{'age': {'(0, 120)' if name == 'bounds' else repr('keep')}}}, "
+                    f"got {public!r}."
+                )
         given, rules = bounds or {}, missing or {}
         kinds = {name: kind for name, kind in column_kinds(table).items() if name != unit}
         if unknown := [name for name in (*given, *rules) if name not in kinds]:
@@ -604,6 +611,9 @@ class Schema(_Contract):
             return cls(**content)
         except PlanError as error:
             raise PlanError(f"schema {os.fspath(path)!r}: {error}") from None
+
+    def __str__(self) -> str:
+        return self.to_toml()
 
     def to_toml(self) -> str:
         """Return TOML text that `load` reads as an equal schema."""

@@ -147,6 +147,8 @@ def mine_rules(
     >>> round(found.itemsets[0].support, 1)
     0.5
     """
+    if wrong := {"items", "bounds"} & options.keys():
+        raise PlanError(f"the public items are the parameter catalogue, got {min(wrong)!r}.")
     silos = as_silos(_with_baskets(X))
     schema = _schema(silos, catalogue, dataset)
     agreed = catalogue if isinstance(catalogue, Schema) else None

@@ -62,6 +62,10 @@ class FitPlan:
         """The margins as tables, by column where the task has one for each."""
         return expected(self.plan) if self.sized else ()
 
+    def describe(self) -> str:
+        """Return cost, expected error and warnings as text, as `print` does."""
+        return repr(self)
+
     def __repr__(self) -> str:
         plan = self.plan
         lines = [f"cost: {plan.budget}, unit of privacy: {plan.unit}, rounds: {plan.rounds}"]

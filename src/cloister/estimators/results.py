@@ -37,7 +37,8 @@ class ReleaseMixin:
         """Return the released numbers: value, low and high of the 95 % interval of the noise.
 
         The index names the table, row and column of a number. The columns `population_low` and
-        `population_high` exist if an interval includes sampling.
+        `population_high` exist if an interval includes sampling, and the column `mark` if a row of
+        a report has one, such as "far values, interval not valid".
         """
         from cloister.app.report.notebook import release_frame
 

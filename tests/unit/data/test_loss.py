@@ -371,7 +371,9 @@ def test_only_a_task_that_completes_cells_keeps_their_rows(tmp_path: Path) -> No
     assert (report.used, report.lost) == (100, 0)
     assert [report.for_task(names).lost for names in ([], ["age"], ["age", "lab"])] == [14, 6, 0]
     refuse_loss([report.for_task(["age", "lab"])])
-    with pytest.raises(DataError, match=r"14 of 100 rows.*'age': 12 missing \(12 rows\); only a"):
+    with pytest.raises(
+        DataError, match=r"14 of 100 rows.*'age': 12 missing \(12 rows\); only imputed-regression"
+    ):
         refuse_loss([report.for_task()])
     assert check_file(path, two, ["age", "sex"]).for_task().lost == 12
     assert whole_of([report, report]).for_task(["age"]).lost == 12

@@ -250,3 +250,8 @@ def test_a_schema_without_a_target_says_where_the_truth_belongs() -> None:
     )
     with pytest.raises(PlanError, match="declare this column in the schema, also if its values"):
         model.fit(table, ill)
+
+
+def test_the_items_of_rules_are_a_catalogue() -> None:
+    with pytest.raises(PlanError, match="are the parameter catalogue, got 'items'"):
+        mine_rules([["tea"]], items=["tea"], epsilon=1.0)

@@ -53,6 +53,7 @@ def test_a_plan_is_that_of_the_fit(model: Any) -> None:
     assert (planned.cost.epsilon, planned.plan.nominal_n) == (1.0, 4000)
     assert len(planned.plan.silos) == 2
     assert all(np.all(np.asarray(values) > 0) for values in planned.margins.values())
+    assert planned.describe() == repr(planned)
     assert "cost: epsilon=1" in repr(planned)
 
 
@@ -216,3 +217,27 @@ def test_a_proposed_schema_has_rules_for_missing_cells() -> None:
         Schema.propose(table)
     asked = "give bounds={'age': (low, high), 'sex': a list of categories}"
     assert asked in str(caught.value)
+
+
+def test_a_rule_for_no_column_is_refused_with_the_form_of_one() -> None:
+    frame = pd.DataFrame({"age": [50.0]})
+    with pytest.raises(
+        PlanError, match=r"missing must be a mapping .*\{'age': 'keep'\}, got 'keep'"
+    ):
+        Schema.propose(frame, {"age": (0, 120)}, missing="keep")  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match=r"bounds must be a mapping .*\{'age': \(0, 120\)\}, got"):
+        Schema.propose(frame, [(0, 120)])  # type: ignore[arg-type]
+
+
+def test_a_printed_schema_is_its_file() -> None:
+    assert str(WARD) == WARD.to_toml()
+
+
+def test_missing_cells_that_are_kept_name_the_task_that_completes_them() -> None:
+    frame = pd.DataFrame({"a": [np.nan] * 50 + [1.0] * 50, "b": np.linspace(0, 1, 100)})
+    schema = Schema.propose(frame, {"a": (0, 2), "b": (0, 1)}, missing={"a": "keep"})
+    model = DPLinearRegression(target="b", bounds=schema, **PAID)
+    with pytest.raises(
+        DataError, match=r"GeneralizedLinearRegressor\(missing='impute'\), completes"
+    ):
+        model.fit(frame)

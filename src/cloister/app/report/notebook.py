@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LEGEND = f"{BRACKETS_NOTE} {UNCLEAR_NOTE}"
 _PLACE = ("table", "row", "column")
+_MARK = "mark"
 _NUMBERS = ("value", "low", "high", "population_low", "population_high")
 
 
@@ -62,13 +63,15 @@ def release_frame(displays: Sequence[Display]) -> pd.DataFrame:
     import pandas as pd
 
     rows = [
-        (display.title, *place, *_written(cell))
+        (display.title, row, column, *_written(cell), marks.get(row, ""))
         for display in without_repeats(displays)
-        for *place, cell in _cells(display)
+        for marks in [_marks(display)]
+        for row, column, cell in _cells(display)
     ]
-    frame = pd.DataFrame(rows, columns=[*_PLACE, *_NUMBERS]).set_index(list(_PLACE))
-    # Most tasks have no population intervals, and empty columns would hide the others.
-    return frame if frame["population_low"].notna().any() else frame[list(_NUMBERS[:3])]
+    frame = pd.DataFrame(rows, columns=[*_PLACE, *_NUMBERS, _MARK]).set_index(list(_PLACE))
+    # Most tasks have no population intervals or marks, and empty columns would hide the others.
+    shown = _NUMBERS if frame["population_low"].notna().any() else _NUMBERS[:3]
+    return frame[[*shown, *[_MARK] * bool(frame[_MARK].any())]]
 
 
 def release_axes(displays: Sequence[Display], title: str | None = None) -> Axes:
@@ -128,6 +131,22 @@ def _cells(display: Display) -> Iterator[tuple[str, str, float | Estimate]]:
                     if isinstance(display, Heatmap) or not isnan(cell.value):
                         yield place, heading, cell
         # Scatter and Graph are omitted: their numbers are in other displays.
+
+
+def _marks(display: Display) -> dict[str, str]:
+    """Return the texts without a heading, such as "interval not valid", by the row of a table."""
+    if not isinstance(display, Table):
+        return {}
+    keys, first = _row_keys(display)
+    texts = (
+        [
+            cell
+            for heading, cell in zip(display.headings[first:], row[first:], strict=True)
+            if not heading and isinstance(cell, str)
+        ]
+        for row in display.rows
+    )
+    return {key: "; ".join(filter(None, found)) for key, found in zip(keys, texts, strict=True)}
 
 
 def _row_keys(table: Table) -> tuple[list[str], int]:

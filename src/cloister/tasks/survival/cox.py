@@ -64,8 +64,8 @@ _LEAST_EPSILON, _LEAST_N = 2.0, 20_000  # for two numbers; the first also for th
 # fits each, 0 were at 14,000, 3 at 28,000 to 56,000 and all at 80,000.
 _KNOWN = 80_000
 _WAYS_OUT = (
-    "name fewer columns, cut a number into categories at public points, use cox-approximate, or "
-    "raise epsilon"
+    "name fewer columns, cut a number into categories at public points, use cox-approximate "
+    "(DPCoxApproximate), or raise epsilon"
 )
 _HOPELESS = 4.0  # expected noise of a coefficient, in deviations of sampling
 # of forecasts: shares of the events in a category, deviations of a number over its range, and
@@ -181,7 +181,7 @@ class Cox(Gaussian):
             raise PlanError(
                 f"covariates must be at most {_MOST_COVARIATES} columns, got "
                 f"{len(self.covariates)}; make several plans, name one as strata, or use "
-                "cox-approximate."
+                "cox-approximate (DPCoxApproximate)."
             )
         if 1 in self.levels or not (
             sum(max(n - 1, 1) for n in self.levels) == len(self.names) == len(self.units)
@@ -196,7 +196,7 @@ class Cox(Gaussian):
                 f"covariates and strata must have at most {MOST_CELLS} combinations, with "
                 f"{LEAST_KNOTS} or more for a number, got {self._product()}; name fewer covariates "
                 "or no strata, join rare categories, cut numbers into categories at public points, "
-                f"or use cox-approximate{of_strata}."
+                f"or use cox-approximate (DPCoxApproximate){of_strata}."
             )
         if self.sites and (self.strata is not None or len(self.sites) != self.n_strata):
             raise PlanError(

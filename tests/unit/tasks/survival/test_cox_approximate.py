@@ -11,6 +11,7 @@ import pytest
 from cloister import DPCoxApproximate, Schema, run_job
 from cloister.app.job import make_plan
 from cloister.app.release import Release
+from cloister.app.report.notebook import release_frame
 from cloister.core.errors import PlanError
 from cloister.data import read_source
 from cloister.privacy.budget import Budget
@@ -138,6 +139,9 @@ def test_a_number_with_far_values_is_marked() -> None:
     assert shown.results["far_values"].tolist() == [0, 1, 0, 0, 0]
     displays = shown.plan.task.displays(shown.results, shown.plan.columns)
     assert "far values, interval not valid" in str(displays)
+    frame = release_frame(displays).loc["Approximate hazard ratios of died"]
+    assert frame["mark"].tolist() == ["", "far values, interval not valid", "", "", ""]
+    assert "mark" not in release_frame(displays[2:])
 
 
 def test_silos_say_bit_for_bit_what_they_say_together() -> None:
