@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -53,7 +54,7 @@ from cloister.protocol.lifecycle import GRANTED, OPEN, UNDECIDED, SiloState
 from cloister.protocol.messages import decode
 from cloister.protocol.plan import MAX_PLAN_MODEL, Plan, study_name
 from cloister.protocol.proposal import Proposer
-from cloister.protocol.task import Task
+from cloister.protocol.task import Task, pipeline_steps
 
 LOCAL_PROBLEM = "local problem; see the silo's log"
 MODEL = "model.json"
@@ -228,7 +229,9 @@ class Agent:
                     f"the standing rule does not cover this job: {convicted[fingerprint]}; decide "
                     "on it, or see 'cloister jobs reinstate'."
                 )
-        return None
+        epsilon = plan.budget.epsilon if plan.budget else math.inf
+        tasks = [task.name for task in pipeline_steps(plan.task)]
+        return self._site.policy.rules.outside_standing(tasks, epsilon)
 
     def _prune(self) -> None:
         """Delete old jobs that ended, except those with an open reservation in the ledger."""
