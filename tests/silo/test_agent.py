@@ -312,6 +312,11 @@ def test_records_that_change_after_approval_leave_nothing(site: Site, plan: Plan
     (refused,) = agent.on_message(opened(plan))
     assert said([refused]) == [("refused", LOCAL_PROBLEM)]
     assert len(site.ledger().jobs()[0].rounds) == 0
+    # The owner reads with the job what only the log had.
+    agent.on_message(end(plan, "failed", "too few silos."))
+    job = site.store().get(plan.run_id)
+    assert job is not None
+    assert job.reason.startswith("too few silos. At this silo: ")
 
 
 # --- Rounds ---------------------------------------------------------------------------------------

@@ -197,6 +197,8 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     assert "cloister run north.csv south.csv --schema ward.toml --columns" in unescape(page)
     assert 'class="verdict"' in page
     assert re.search(r'<img src="\S+/runs/auto/picture.svg" width="\d+".* alt="\w', page)
+    title = json.loads((folder / "auto" / "answer.json").read_text())["title"]
+    assert f'<p class="note">{title}</p>' in page
     picture = desk.get("/runs/auto/picture.svg")
     assert picture.headers["content-type"] == "image/svg+xml"
     assert picture.headers["content-security-policy"].startswith("sandbox; default-src 'none'")

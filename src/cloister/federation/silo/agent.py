@@ -118,6 +118,7 @@ class Agent:
         self._noting = threading.Lock()
         self._ending = threading.RLock()
         self._ends: dict[str, tuple[SiloState, str]] = {}  # told, and not yet acted on
+        self._troubles: dict[str, str] = {}  # local errors of open jobs, for the owner
         self._over: dict[str, bool] = {}  # to close in the ledger, and whether as a whole
         self._unsaved: set[str] = set()  # results that could not be written yet
         self._clock_error: float | None = None  # seconds ahead of the coordinator
@@ -476,6 +477,8 @@ class Agent:
                 if self._store.state(job) != SiloState.FINISHED:
                     final = SiloState.FAILED
                     reason = "the job is done, but this silo did not receive all of its messages."
+            if final == SiloState.FAILED and job in self._troubles:
+                reason = f"{reason} At this silo: {self._troubles[job]}"
             step = lifecycle.CLOSES[final]
             self._store.move(job, step, reason=reason, by=known.decided_by or "coordinator")
             del self._ends[job]
@@ -499,6 +502,7 @@ class Agent:
         """
         self._clients.pop(job, None)
         self._plans.pop(job, None)
+        self._troubles.pop(job, None)
         self._unsaved.discard(job)
         self._over[job] = whole or job in self._ran_before
         self._close_over()
@@ -562,8 +566,12 @@ class Agent:
         return self._plans[job.id]
 
     def _tell_locally(self, what: str, job: str, error: Exception) -> None:
-        """Log the reason of a local error, without text that could come from a record."""
+        """Log the reason of a local error, without text that could come from a record.
+
+        The owner reads it with the job, too; it is not sent.
+        """
         why = str(error) if isinstance(error, CloisterError) else place_of(error)
+        self._troubles[job] = why
         _log.error("%s: %s", what, why, extra={"job": job})
 
 
