@@ -94,14 +94,14 @@ def test_modes_of_a_founded_federation_are_right_under_any_umask(tmp_path: Path,
         assert modes[name] == 0o644
 
 
-def found(folder: Path, host: str, tasks: str) -> None:
+def found(folder: Path, host: str, tasks: str, code: int = 0) -> None:
     schema = folder / "schema.toml"
     column = '[[columns]]\nname = "age"\ntype = "number"\nmin = 0\nmax = 100\n'
     schema.write_text(f'dataset = "t"\nunit = "row"\n{column}')
     limits = ["--tasks", tasks, "--cap-epsilon", "8", "--max-epsilon-per-job", "1"]
     where = ["--host", host, "--root", str(folder / "hub"), "--schema", str(schema)]
     command = ["federation", "init", "--name", "t", "--silos", "a,b"]
-    assert main([*command, *where, *limits]) == 0
+    assert main([*command, *where, *limits]) == code
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,15 @@ def test_a_federation_is_founded_on_an_address_of_either_version(
     assert any(url in text for text in files)
 
 
-def test_a_task_that_is_not_installed_gets_a_warning_with_a_similar_name(
+def test_a_slip_in_the_name_of_a_task_founds_no_federation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found(tmp_path, "localhost", "auto,tabulat,xyz")
-    written = capsys.readouterr().err
-    assert "no task 'tabulat' is installed here; did you mean 'tabulate'?" in written
+    found(tmp_path, "localhost", "auto,tabulat", code=3)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no task 'tabulat' is installed here; did you mean 'tabulate'?" in said
+    found(tmp_path, "localhost", "auto,xyz")
+    written = " ".join(capsys.readouterr().err.split())
     assert "no task 'xyz' is installed here; each silo must name its file" in written
     assert "'auto'" not in written
+    found(tmp_path, "localhost", "auto", code=3)
+    assert "has a federation already" in " ".join(capsys.readouterr().err.split())

@@ -119,6 +119,11 @@ def test_a_job_is_proposed_listed_shown_and_read(
     assert result["results"]["centres"] == expected["centres"].tolist()
     assert result["vouched"] == list(SILOS)
     assert result["dissenting"] == {}
+    folder = tmp_path / "kept"
+    code, out, _ = run("result", job[:8], "--out", str(folder))
+    assert Release.load(folder / "model.json").plan.digest.hex() == document["plan_digest"]
+    code, _, err = run("result", job[:8], "--out", str(folder))
+    assert (code, "is not replaced" in err) == (3, True)
     code, out, _ = run("result", job[:8])
     assert code == 0
     assert all(f"{name} {IDENTITIES[name].fingerprint}" in out for name in ("ana", *SILOS))

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -242,3 +243,5 @@ def test_a_silo_is_connected_since_its_stream_opened(
         coordinator.streams.up = up
         row = rf"<td>a</td><td>{word} \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\dZ</td><td>{until}</td>"
         assert re.search(row, browser("op").get("/").text)
+    coordinator.jobs.shut_out("a", reason := "the certificate of 'a' was revoked; enrol again.")
+    assert reason in unescape(browser("op").get("/").text)

@@ -39,6 +39,7 @@ class Site:
     standing: bool = False
     refused: str | None = None
     study_epsilon: float | None = None
+    rules: dict[str, Any] = field(default_factory=dict)
     noise_label: str = "operating system"
     values: Any = None
     waits: list[float] = field(default_factory=list)
@@ -91,6 +92,7 @@ class Site:
                     standing=self.standing,
                     max_epsilon_per_study=self.study_epsilon,
                     max_epsilon_per_year=changes.pop("year_epsilon", None),
+                    **self.rules,
                 )
             ),
             refusal=lambda plan, proposer: self.refused,

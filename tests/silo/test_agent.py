@@ -154,6 +154,28 @@ def test_a_standing_rule_approves_what_the_policy_does_not_refuse(site: Site, pl
     assert site.ledger().jobs()[0].is_open
 
 
+@pytest.mark.parametrize(
+    ("rules", "why"),
+    [
+        ({"standing_tasks": ["count"]}, "does not cover task"),
+        ({"standing_epsilon_per_job": 0.01}, "covers an epsilon of at most 0.01 a job"),
+    ],
+)
+def test_a_standing_rule_can_be_narrower_than_the_policy(
+    site: Site, plan: Plan, rules: dict[str, Any], why: str
+) -> None:
+    site.standing, site.rules = True, rules
+    assert site.agent().on_message(offer(plan)) == []
+    waiting = site.store().get(plan.run_id)
+    assert waiting is not None
+    assert waiting.state == State.WAITING
+    assert why in waiting.reason
+    wide = {"standing_tasks": [plan.task.name], "standing_epsilon_per_job": 99.0}
+    site.rules = wide
+    again = replace(plan, run_id="1" * 32)
+    assert said(site.agent().on_message(offer(again))) == [("approved", "")]
+
+
 def test_approved_is_said_after_the_whole_cost_is_reserved(site: Site, plan: Plan) -> None:
     agent = site.agent()
     agent.on_message(offer(plan))
@@ -290,6 +312,11 @@ def test_records_that_change_after_approval_leave_nothing(site: Site, plan: Plan
     (refused,) = agent.on_message(opened(plan))
     assert said([refused]) == [("refused", LOCAL_PROBLEM)]
     assert len(site.ledger().jobs()[0].rounds) == 0
+    # The owner reads with the job what only the log had.
+    agent.on_message(end(plan, "failed", "too few silos."))
+    job = site.store().get(plan.run_id)
+    assert job is not None
+    assert job.reason.startswith("too few silos. At this silo: ")
 
 
 # --- Rounds ---------------------------------------------------------------------------------------

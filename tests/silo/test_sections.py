@@ -100,7 +100,7 @@ def test_repeated_lines_are_new_or_gone_and_others_have_a_value_before() -> None
     assert sections_of(now, before)[1].lines[0].news == "was 1.0"
     compared = since(now, before, job)
     assert compared.gone == (("column", "b: number"), ("old", "x"))
-    assert "3 lines are new, 2 are gone" in compared.sentence
+    assert "3 lines are new, 2 lines are gone" in compared.sentence
 
 
 @pytest.mark.parametrize(

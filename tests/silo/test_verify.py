@@ -62,6 +62,7 @@ def test_a_release_verifies_with_the_word_of_every_silo(
     assert said["signatures"]["signers"] == ["silo-0", "silo-1", "silo-2"]
     assert said["signatures"]["needed"] == 2
     assert main(["verify", str(model)]) == CODES["not verifiable"]  # by one signature alone
+    assert main(["verify", str(model.parent)]) == CODES["not verifiable"]  # its folder
     report = model.with_name("report.html")
     assert main(["verify", str(model), "--signers", "1", "--report", str(report)]) == 0
     page = report.read_text(encoding="utf-8")

@@ -35,8 +35,8 @@ class Answer:
         The first rows of the table.
     all_rows : int
         Number of rows in the report.
-    picture, label : str
-        The first picture as SVG and its alternative text; empty if there is none.
+    picture, label, title : str
+        The first picture as SVG, its alternative text and title; empty if there is none.
     width : int
         Width of the picture, pixels.
     """
@@ -49,6 +49,7 @@ class Answer:
     picture: str = ""
     label: str = ""
     width: int = 0
+    title: str = ""
 
     def save(self, path: Path) -> None:
         """Write the answer as JSON."""
@@ -72,7 +73,7 @@ def answer_of(shown: Presentation) -> Answer:
         picture = plots.draw(pictures[0], "answer")
         width = re.search(r"max-width:(\d+)px", picture)
         values |= {"picture": picture, "label": plots.alt_text(pictures[0])}
-        values["width"] = int(width[1]) if width else 700
+        values |= {"width": int(width[1]) if width else 700, "title": pictures[0].title}
     if shown.displays:
         # A table of one row is often a number of records.
         longer = [table for table in tables if len(table.rows) > 1]

@@ -394,11 +394,9 @@ class HorizonFolder:
         ledger: Ledger,
         *,
         noise: NoiseSource | None = None,
-        say: Callable[[str], None] = lambda sentence: None,
+        warn: Callable[[str], None] = lambda sentence: None,
     ) -> Integers:
         """Release a period once; a repeated call returns the same numbers.
-
-        `say` receives what the owner of the files should know, such as records given twice.
 
         Parameters
         ----------
@@ -408,6 +406,8 @@ class HorizonFolder:
             Reads the records that arrived in the period, of every silo.
         noise : NoiseSource, optional
             Exact discrete noise from the operating system by default; tests pass another source.
+        warn : callable, optional
+            Receives what the owner of the files should know, such as records given twice.
 
         Returns
         -------
@@ -445,7 +445,7 @@ class HorizonFolder:
             return released
         with self._checked(done) as states:
             if period > done:
-                self._draw(period - 1, states, read, ledger, noise or DiscreteNoise(), say)
+                self._draw(period - 1, states, read, ledger, noise or DiscreteNoise(), warn)
                 done = period
             else:
                 self._compare(period - 1, states, read)
@@ -528,7 +528,7 @@ class HorizonFolder:
         read: Read,
         ledger: Ledger,
         noise: NoiseSource,
-        say: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         """Freeze a period at every silo, and make its noisy sum durable with its draw."""
         plan, encoding = self.horizon.plan, self.horizon.encoding
@@ -547,7 +547,7 @@ class HorizonFolder:
             sums = frozen_sums(plan, silo, records[silo], before)
             content = records[silo].fingerprint(state.key)
             if state.repeats(content):
-                say(
+                warn(
                     f"silo {silo!r} gave the same records, with the same {plan.unit!r}, in an "
                     "earlier period; they count again, and a period cannot be taken back."
                 )

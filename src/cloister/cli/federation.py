@@ -110,13 +110,22 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Create the files of a coordinator and of the federation's authority."""
     schema = Schema.load(args.schema)
     for name in sorted(set(args.tasks) - set(installed())):
-        similar = get_close_matches(name, installed(), 1)
-        meant = f"did you mean {similar[0]!r}? Otherwise " if similar else ""
+        # The terms cannot be changed afterwards, so a slip of the pen is refused.
+        if similar := get_close_matches(name, installed(), 1):
+            raise PlanError(
+                f"no task {name!r} is installed here; did you mean {similar[0]!r}? Give a task of "
+                "your own a name that is less similar."
+            )
         out.warn(
-            f"no task {name!r} is installed here; {meant}each silo must name its file under "
-            "[tasks] in its settings."
+            f"no task {name!r} is installed here; each silo must name its file under [tasks] in "
+            "its settings."
         )
     site = Site.of(args.root, "coordinator")
+    if (_authority(site) / "ca.pem").is_file():
+        raise PlanError(
+            f"{str(_authority(site))!r} has a federation already, and its terms stay as they are. "
+            f"If no invitation was sent, move it and {str(site.keys)!r} away, and repeat this."
+        )
     authority = Authority.create(_authority(site), args.name)
     policy = {
         "tasks": list(args.tasks),

@@ -141,7 +141,7 @@ def _release(args: argparse.Namespace, out: Output) -> Document:
         raise LedgerError(f"ledger {str(path)!r} is missing; give that of the horizon.")
     ledger = Ledger(path)
     notices = [*folder.ignored(ledger)]
-    folder.release(args.period, read, ledger, say=notices.append)
+    folder.release(args.period, read, ledger, warn=notices.append)
     for notice in notices:
         out.warn_locally(notice)
     ledger.dispose()

@@ -63,6 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     declared["result"].add_argument(
         "--report", type=Path, metavar="FILE", help="also write the report, as HTML or .md"
     )
+    declared["result"].add_argument(
+        "--out", type=Path, metavar="DIR", help="also write model and words, to export or predict"
+    )
     add_model_task(declared["result"])
 
 

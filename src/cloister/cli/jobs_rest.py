@@ -150,7 +150,7 @@ def _result(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
         out.warn(f"silo {silo!r} does not vouch for this result: {why}")
     result = Release.from_dict(vouched.sums, task_of_model(args))
     signed = f"These silos signed its words: {', '.join(vouched.silos)}."
-    show_federated(result, out, args.report, verification=("signed", signed))
+    show_federated(result, out, args.report, args.out, verification=("signed", signed))
     known = dict(zip(plan.silos, plan.fingerprints, strict=True))
     out.pairs(
         ("proposed by", f"{proposer.name} {proposer.fingerprint}"),

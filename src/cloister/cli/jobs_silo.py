@@ -184,7 +184,7 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]
             "schema": site.schema,
             "verification": (found.outcome, found.sentence),
         }
-    show_federated(result, out, args.report, **about)
+    show_federated(result, out, args.report, args.out, **about)
     out.say(f"model    {path}")
     return {
         "job": job.id,

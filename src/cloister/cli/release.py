@@ -113,9 +113,16 @@ def show_federated(
     release: Release,
     out: Output,
     report: Path | None = None,
+    folder: Path | None = None,
     **about: Unpack[About],
 ) -> None:
-    """Show the release of a federated job, and write its report with what is known about it."""
+    """Show the release of a federated job, and write its report with what is known about it.
+
+    Its model is written to a `folder`.
+    """
+    if folder:
+        prepare_folder(folder)
+        refuse_results(folder)
     plan, shown = release.plan, present(release)
     show_presentation(shown, out)
     out.pairs(
@@ -130,6 +137,8 @@ def show_federated(
         about |= {"shown": shown, "in_process": False}
         write_report(release, report, **about)
         out.say(f"written  {report}")
+    for path in write_release(release, folder).values() if folder else ():
+        out.say(f"written  {path}")
 
 
 def show_presentation(shown: Presentation, out: Output) -> None:

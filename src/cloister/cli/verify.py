@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from cloister.app.files import MODEL
 from cloister.app.horizon_check import check_horizon
 from cloister.app.release import Release
 from cloister.app.replay import TOLERANCE
@@ -30,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         type=Path,
         metavar="FILE",
-        help="model.json of a job, the folder of a job or horizon, or the audit file (.jsonl) of a "
-        "coordinator or silo",
+        help="model.json of a job or its folder, the folder of a horizon, or the audit file "
+        "(.jsonl) of a coordinator or silo",
     )
     parser.add_argument(
         "--head",
@@ -80,10 +81,10 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if args.model.suffix == ".jsonl":
         return _audit_file(args, out)
     refuse_given(args.head, "--head is valid only for an audit file")
-    if args.model.is_dir() and (args.model / "model.json").is_file():
-        args.model /= "model.json"  # the folder of a job
     if args.model.is_dir():
-        return _horizon(args, out)
+        if not (args.model / MODEL).is_file():
+            return _horizon(args, out)
+        args.model /= MODEL  # the folder of a release
     refuse_given(args.ledger, "--ledger is valid only for the folder of a horizon")
     if args.model.suffix in (".html", ".md"):
         beside = args.model.with_name("model.json")

@@ -825,6 +825,7 @@ def _rows_used(files: Iterable[Path], reports: Iterable[ReadingReport]) -> Itera
     """Yield the exact rows of each file that a job uses, for the owner alone."""
     for file, report in zip(files, reports, strict=True):
         yield f"{file.name}: {report.used:,} of {report.rows:,} rows are used."
+        yield from report.clips
         for column in report.columns:
             if column.needed and column.constant:
                 yield _constant(file.name, column.name)

@@ -166,7 +166,7 @@ class Horizons:
             return kept.read(files, admits, max_loss=max_loss, say=notices.append)
 
         with self._lock, self._opened() as ledger:
-            kept.release(period, read, ledger, say=notices.append)
+            kept.release(period, read, ledger, warn=notices.append)
             self.notices[one.name] = notices
             release, shown = present_horizon(one.horizon, kept.released(), kept.noise)
             write_horizon_report(release, shown, kept.path / "report.html", kept.schema)

@@ -225,7 +225,7 @@ class Horizon:
                     f"period={drawn} and the same records."
                 )
             noise, notices = type(self)._new_noise(), [*self._kept.ignored(ledger)]
-            self._kept.release(period or drawn + 1, read, ledger, noise=noise, say=notices.append)
+            self._kept.release(period or drawn + 1, read, ledger, noise=noise, warn=notices.append)
         for notice in notices:
             warnings.warn(notice, UserWarning, stacklevel=2)
         for doubt in doubts_of(self._answer(self._families[0])):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from urllib.parse import urlsplit
@@ -180,6 +180,8 @@ class PolicySettings(_Section):
     allow_publish: bool = False
     allow_breakdown: bool = False
     standing: bool = False
+    standing_tasks: tuple[str, ...] | None = Field(default=None, strict=False)
+    standing_epsilon_per_job: _Positive | None = None
     secure_programs: tuple[str, ...] = Field(default=(), strict=False)
     link_keys: tuple[str, ...] = Field(default=(), strict=False)
     link_with: tuple[str, ...] = Field(default=(), strict=False)
@@ -208,13 +210,31 @@ class PolicySettings(_Section):
             studies += [study for study in named if study not in studies]
         if not studies:
             studies = ["all" if self.max_epsilon_per_study is None else "default"]
+        tasks = [name for name in self.tasks if self._is_standing_task(name)]
+        most = self.max_epsilon_per_job or 0.0
+        most = min(most, self.standing_epsilon_per_job or most)
         return (
             "The agent approves without you every job that the policy allows: tasks "
-            f"{', '.join(self.tasks) or 'none'}; columns {', '.join(self.columns or ['all'])}; "
-            f"studies {', '.join(studies)}; epsilon at most {self.max_epsilon_per_job or 0:g} a "
+            f"{', '.join(tasks) or 'none'}; columns {', '.join(self.columns or ['all'])}; "
+            f"studies {', '.join(studies)}; epsilon at most {most:g} a "
             f"job, {per_study} a study, {per_year} a year, and {cap_epsilon:g} in all. It has no "
             "end date: set standing = false to end it."
         )
+
+    def _is_standing_task(self, name: str) -> bool:
+        return self.standing_tasks is None or name in self.standing_tasks
+
+    def outside_standing(self, tasks: Iterable[str], epsilon: float) -> str | None:
+        """Return why a job that the policy allows waits for the owner all the same, or None."""
+        if others := [name for name in tasks if not self._is_standing_task(name)]:
+            return f"the standing rule does not cover task {others[0]!r}; decide on this job."
+        most = self.standing_epsilon_per_job
+        if most is not None and epsilon > most:
+            return (
+                f"the standing rule covers an epsilon of at most {most:g} a job, got {epsilon:g}; "
+                "decide on this job."
+            )
+        return None
 
 
 class QuotaSettings(_Section):

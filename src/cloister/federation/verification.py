@@ -134,7 +134,7 @@ def _counted(
     elif not files:
         why = "unsigned; request signatures from the silos."
     elif len(valid) < found.needed:
-        why = f"{found.needed} silos must have signed it."
+        why = f"{found.needed} silos must have signed it; give their files with --signed."
     # Models of two silos may differ in versions and last digits, so that a silo signs the words,
     # but one must have signed all bytes of this model.
     elif not any(valid.values()):

@@ -25,13 +25,13 @@ from cloister.app.answer import Answer
 from cloister.app.files import schemas_of
 from cloister.app.worker import ANSWER, events_in
 from cloister.cli import _parser
-from cloister.console.desk import _on_page, _together, desk_app, warm_up
+from cloister.console.desk import _on_page, _rows_used, _together, desk_app, warm_up
 from cloister.console.guard import Guard
 from cloister.console.jobs import EVENTS, LOG
 from cloister.console.preview import preview_of
 from cloister.console.questions import FormState
 from cloister.core.capability import CAPABILITIES, COMMANDS, QUESTION_GROUPS, QUESTIONS
-from cloister.data import read_rows
+from cloister.data import check_file, read_rows
 from cloister.data.remedies import Remedy
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
@@ -198,6 +198,8 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     assert "cloister run north.csv south.csv --schema ward.toml --columns" in unescape(page)
     assert 'class="verdict"' in page
     assert re.search(r'<img src="\S+/runs/auto/picture.svg" width="\d+".* alt="\w', page)
+    title = json.loads((folder / "auto" / "answer.json").read_text())["title"]
+    assert f'<p class="note">{title}</p>' in page
     picture = desk.get("/runs/auto/picture.svg")
     assert picture.headers["content-type"] == "image/svg+xml"
     assert picture.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
@@ -651,6 +653,17 @@ def test_a_few_empty_cells_stop_nobody(desk: TestClient, folder: Path) -> None:
     rows = [",70,no,no", *["50,70,no,no"] * 99]
     (folder / "north.csv").write_text("\n".join(["age,weight,smoker,asthma", *rows]))
     assert say(desk)[0].startswith("/question")
+
+
+def test_cells_that_are_kept_filled_or_clipped_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("age,weight\n" + ",70\n" * 5 + "30,500\n" * 5)
+    age = {"name": "age", "type": "number", "min": 0, "max": 100, "missing": "keep"}
+    weight = {"name": "weight", "type": "number", "min": 0, "max": 200}
+    schema = Schema(dataset="w", unit="row", columns=[age, weight])
+    said = " ".join(_rows_used([file], [check_file(file, schema)]))
+    assert "50.0% of its cells are missing or not understood, and are kept" in said
+    assert "column 'weight'" in said.lower()
 
 
 def test_a_file_that_lacks_a_column_is_refused_with_its_name(

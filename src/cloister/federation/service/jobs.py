@@ -425,6 +425,11 @@ class Jobs:
         for job in self.store.jobs(states=("proposed",), silo=silo, brief=True):
             self._without(silo, job.id)
 
+    @property
+    def excluded(self) -> dict[str, str]:
+        """The reason for each silo whose certificate is not valid, as far as it tried."""
+        return dict(self._shut_out)
+
     def _without(self, silo: str, job: str) -> None:
         reason = self._shut_out.get(silo)
         with self._lock:

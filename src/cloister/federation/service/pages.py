@@ -8,7 +8,7 @@ the coordinator's certificate, so a browser ends that connection.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from starlette.responses import HTMLResponse
 
@@ -43,7 +43,7 @@ def overview(jobs: Jobs, connected: Collection[str], caller: Peer) -> HTMLRespon
         "overview",
         path="/",
         title=f"Jobs of {silo}" if silo else "Silos and jobs",
-        silos=None if silo else _silos(jobs.store.silos(), connected),
+        silos=None if silo else _silos(jobs.store.silos(), connected, jobs.excluded),
         mine=mine,
         open=[
             (*_row(job, job.id in mine), _standing(jobs, job) if job.id in mine else "")
@@ -83,16 +83,16 @@ def _row(job: StoredJob, whole: bool) -> tuple[str, ...]:
     return job.id, state, job.proposer["name"], task, moment(job.proposed_at)
 
 
-def _silos(seen: Sequence[SeenSilo], connected: Collection[str]) -> Table:
-    rows = tuple(
-        (
-            silo.name,
-            # The time of the newest stream's opening.
-            f"{'since' if silo.name in connected else 'no; last opened'} {moment(silo.seen_at)}",
-            moment(silo.not_after.timestamp()),
-        )
-        for silo in seen
-    )
+def _silos(
+    seen: Sequence[SeenSilo], connected: Collection[str], excluded: Mapping[str, str]
+) -> Table:
+    def stream(silo: SeenSilo) -> str:
+        at = moment(silo.seen_at)  # of the newest stream's opening
+        if silo.name in connected:
+            return f"since {at}"
+        return ": ".join(filter(None, (f"no; last opened {at}", excluded.get(silo.name))))
+
+    rows = tuple((silo.name, stream(silo), moment(silo.not_after.timestamp())) for silo in seen)
     return Table("Silos that ever connected", ("silo", "connected", "certificate until"), rows)
 
 

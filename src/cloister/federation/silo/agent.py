@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -57,7 +58,7 @@ from cloister.protocol.lifecycle import GRANTED, OPEN, UNDECIDED, SiloState
 from cloister.protocol.messages import decode
 from cloister.protocol.plan import MAX_PLAN_MODEL, Plan, study_name
 from cloister.protocol.proposal import Proposer
-from cloister.protocol.task import Task
+from cloister.protocol.task import Task, pipeline_steps
 
 LOCAL_PROBLEM = "local problem; see the silo's log"
 MODEL = "model.json"
@@ -126,6 +127,7 @@ class Agent:
         self._noting = threading.Lock()
         self._ending = threading.RLock()
         self._ends: dict[str, tuple[SiloState, str]] = {}  # told, and not yet acted on
+        self._troubles: dict[str, str] = {}  # local errors of open jobs, for the owner
         self._over: dict[str, bool] = {}  # to close in the ledger, and whether as a whole
         self._unsaved: set[str] = set()  # results that could not be written yet
         self._clock_error: float | None = None  # seconds ahead of the coordinator
@@ -252,7 +254,9 @@ class Agent:
                     f"the standing rule does not cover this job: {convicted[fingerprint]}; decide "
                     "on it, or see 'cloister jobs reinstate'."
                 )
-        return None
+        epsilon = plan.budget.epsilon if plan.budget else math.inf
+        tasks = [task.name for task in pipeline_steps(plan.task)]
+        return self._site.policy.rules.outside_standing(tasks, epsilon)
 
     def _prune(self) -> None:
         """Delete old jobs that ended, except those with an open reservation in the ledger."""
@@ -528,6 +532,8 @@ class Agent:
                 if self._store.state(job) != SiloState.FINISHED:
                     final = SiloState.FAILED
                     reason = "the job is done, but this silo did not receive all of its messages."
+            if final == SiloState.FAILED and job in self._troubles:
+                reason = f"{reason} At this silo: {self._troubles[job]}"
             step = lifecycle.CLOSES[final]
             self._store.move(job, step, reason=reason, by=known.decided_by or "coordinator")
             del self._ends[job]
@@ -551,6 +557,7 @@ class Agent:
         """
         self._clients.pop(job, None)
         self._plans.pop(job, None)
+        self._troubles.pop(job, None)
         self._unsaved.discard(job)
         self._shown.pop(job, None)
         self._frozen.pop(job, None)
@@ -620,8 +627,12 @@ class Agent:
         return self._plans[job.id]
 
     def _tell_locally(self, what: str, job: str, error: Exception) -> None:
-        """Log the reason of a local error, without text that could come from a record."""
+        """Log the reason of a local error, without text that could come from a record.
+
+        The owner reads it with the job, too; it is not sent.
+        """
         why = str(error) if isinstance(error, CloisterError) else place_of(error)
+        self._troubles[job] = why
         _log.error("%s: %s", what, why, extra={"job": job})
 
 

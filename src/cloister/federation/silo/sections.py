@@ -142,7 +142,8 @@ def since(asked: Pairs, before: Pairs, job: Job) -> Since:
     which = f"job {job.id[:12]}, received {job.received_at} and approved by the {job.decided_by}"
     if not changed and not gone:
         return Since(f"The question is the same as that of {which}.")
-    return Since(f"Compared with {which}: {changed} lines are new, {len(gone)} are gone.", gone)
+    new, lost = (f"{n} line{' is' if n == 1 else 's are'}" for n in (changed, len(gone)))
+    return Since(f"Compared with {which}: {new} new, {lost} gone.", gone)
 
 
 def job_before(job: Job, jobs: Sequence[Job]) -> Job | None:

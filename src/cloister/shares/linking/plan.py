@@ -7,8 +7,10 @@ from dataclasses import fields
 from math import ceil, log2, prod, sqrt
 from typing import NamedTuple
 
+from cloister.core.numerals import number
 from cloister.protocol.task import INTERVAL_95
-from cloister.shares.linking.analyses import Analysis, Descent, Linear, Table
+from cloister.shares.linking.analyses import Analysis, Descent, Linear, Means, Table
+from cloister.shares.linking.columns import TOP
 from cloister.shares.linking.merge import How
 from cloister.shares.linking.program import Linked
 from cloister.shares.linking.shrink import most_dummies
@@ -55,9 +57,25 @@ def precision(program: Linked) -> Iterator[str]:
     yield f"number of persons: error about +-{z * program.size_noise.sigma:.0f}"
     for one, noise in program.noises():
         names = ", ".join(one.names())
-        step = f"; a count about +-{z * noise.sigma / 2**10:.0f}" if isinstance(one, Table) else ""
         times = "one opening" if noise.rounds == 1 else f"{noise.rounds} noisy rounds"
-        yield f"{one.kind} of {names}: {times}{step}"
+        yield f"{one.kind} of {names}: {times}; {_error(one, program, z * noise.sigma)}"
+
+
+def _error(one: Analysis, program: Linked, noise: float) -> str:
+    """Return the 95 % error of an analysis from the noise of its sums, lattice steps."""
+    match one:
+        case Table():
+            return f"a count about +-{noise / 2**10:.0f}"
+        case Means():
+            low, high = program.frame.column(one.number).ends
+            count = noise / TOP**2
+            # The noise of a sum and of the size count, the mean being at most one half-range off.
+            most = sqrt(2) * count * (high - low) / 2
+            return f"a count about +-{count:.0f}, a mean about +-{number(most)}/n for n persons"
+        case Descent():
+            return "it has no intervals"
+        case _:
+            return "its error is not known: it depends on the spread of the columns"
 
 
 def warnings_for(program: Linked, expected: int) -> Iterator[str]:

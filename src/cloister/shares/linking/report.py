@@ -184,7 +184,7 @@ def _effects(answer: Answer) -> Iterator[Display]:
 def _cells(answer: Answer) -> list[tuple[Estimate, str]]:
     """Return the known numbers of the first estimate, and their places.
 
-    Each correlation of two columns is given once.
+    Each correlation is given once, but not that of a column with itself.
     """
     one = next(iter(answer.estimates.values()))
     places = [" ".join(place) for place in product(*one.labels)]

@@ -226,8 +226,8 @@ def table_of(kind: type, what: str, table: object) -> dict[str, Any]:
         known = {*required, *optional}
         strange = [repr(one) for one in got if one not in known] if isinstance(got, list) else []
         more = f"; {', '.join(strange)} is unknown" if strange else ""
-        needs = f" of {', '.join(required)}" * bool(required)
-        may = f", may have {', '.join(optional)} and no more" * bool(optional)
+        needs = f" with {', '.join(map(repr, required))}" * bool(required)
+        may = f", may have {', '.join(map(repr, optional))} and no more" * bool(optional)
         raise PlanError(f"{what} must be a table{needs}{may}, got {got}{more}.")
     return dict(table)
 

@@ -23,6 +23,7 @@ from cloister.shares.linking import (
     Means,
     Table,
 )
+from cloister.shares.linking.plan import precision
 from cloister.shares.mpc.parties import Account
 
 from .people import PARTS, frames, sides
@@ -159,3 +160,18 @@ def test_tables_without_their_owners_are_refused() -> None:
         PlanError, match=r"tables must name their owners, such as \{'crm': \.\.\., "
     ):
         asked().run_here([*records().values()])  # type: ignore[arg-type]
+
+
+def test_a_plan_tells_the_widths_that_are_released() -> None:
+    found = asked((ALL[0], ALL[4]), epsilon=2.0).run_here(records())
+    assert found.ran is not None
+    of_means, of_correlation = [*precision(found.ran.session.program)][1:]
+    sizes, means = (found.answers[0].estimates[name] for name in ("counts", "means"))
+    width = float((sizes.high - sizes.values)[0])
+    assert f"a count about +-{width:.0f}, " in of_means
+    most = float(re.search(r"about \+-([\d,.]+)/n", of_means)[1].replace(",", ""))  # type: ignore[index]
+    known = sizes.values > 3 * width  # else the end of an interval is that of the column
+    assert known.any()
+    # The interval allows for an unknown size, so it is a little wider than the noise at its centre.
+    assert ((means.high - means.low)[known] / 2 < 1.5 * most / sizes.values[known]).all()
+    assert "is not known" in of_correlation

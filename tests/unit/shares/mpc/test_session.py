@@ -142,11 +142,11 @@ def test_parties_that_take_their_links_in_order_never_wait_in_a_ring(
         ({"program": "other"}, "program must be one of pair, got 'other'"),
         (
             {"options": {"rows": 3}},
-            "must be a table, may have sizes and no more, got .* is unknown",
+            "must be a table, may have 'sizes' and no more, got .* is unknown",
         ),
         ({"options": {"sizes": [1 << 20, 1 << 20]}}, "at most 134217728 entries"),
         ({"options": {"sizes": [date(2026, 1, 1)]}}, "do not fit"),
-        ({"options": []}, "must be a table, may have sizes and no more, got list"),
+        ({"options": []}, "must be a table, may have 'sizes' and no more, got list"),
         ({"dealer": "alice"}, "must be three parties"),
         ({"servers": ["alice", "alice"]}, "must be three parties"),
         ({"servers": ["alice"]}, r"servers must be \(text, text\)"),
@@ -176,8 +176,8 @@ def test_what_breaks_a_rule_is_refused_in_one_sentence(changes: Any, says: str) 
         ({"fingerprint": "ed25519:xyz"}, "64 hexadecimal digits"),
         (pin("b") | {"address": "nowhere"}, "HOST:PORT"),
         (pin("b") | {"key": "1"}, "no more"),
-        ({}, "must be a table of fingerprint"),
-        ("b", "must be a table of fingerprint"),
+        ({}, "must be a table with 'fingerprint'"),
+        ("b", "must be a table with 'fingerprint'"),
         ({"fingerprint": 5}, "fingerprint must be text"),
     ],
 )
@@ -201,5 +201,5 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No such file"):
         Session.load(tmp_path / "none", PROGRAMS)
     (tmp_path / "d.json").write_text("[]")
-    with pytest.raises(CloisterError, match="session must be a table of id"):
+    with pytest.raises(CloisterError, match="session must be a table with 'id'"):
         Session.load(tmp_path / "d.json", PROGRAMS)
