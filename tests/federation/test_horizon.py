@@ -93,7 +93,7 @@ def wait_released(federation: LocalFederation, job: str, periods: int) -> dict[s
                 return False
         return all(len(one.frames()) == periods for one in found.values())
 
-    federation._wait(there, 120, f"release of period {periods}")
+    federation._wait(there, 300, f"release of period {periods}")
     return found
 
 

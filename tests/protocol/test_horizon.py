@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from cloister.app.arrivals import Arrivals
-from cloister.app.horizon import Horizon
+from cloister.app.horizon import Horizon, HorizonFolder
+from cloister.app.horizon_check import check_horizon
 from cloister.app.in_process import InProcess, handlers
 from cloister.app.job import Job, Trust, derive_plan
 from cloister.app.question import differences, facts_of
@@ -32,6 +33,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.events import HorizonEvent
 from cloister.privacy.horizon import Encoding
 from cloister.privacy.ledger import Ledger
+from cloister.privacy.noise import SILOS_NOISE
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.exchanges import Kind
@@ -373,6 +375,26 @@ def survives_a_crash(world: World, period: int, n: int, after: bool) -> bool:
         with world.ledger(silo) as ledger:
             assert ledger.spent("visits") == pytest.approx(1, abs=1e-3)
     return crashed
+
+
+def test_the_files_of_a_silo_show_the_charge_and_no_more_periods_than_were_sent(
+    world: World,
+) -> None:
+    for silo in SILOS:
+        world.freeze(silo, 1, counts(1))
+    assert world.live() == 1
+    assert world.plan.horizon is not None
+    horizon = Horizon(world.plan, world.plan.horizon)
+    folder = HorizonFolder(world.folder / "results", horizon, SCHEMA)
+    frame = to_bytes(world.sums["north"][0].words)
+    for frames, outcome in (([frame], "not verifiable"), ([frame, frame], "refuted")):
+        folder.publish(frames, SILOS_NOISE)
+        with world.ledger("north") as ledger:
+            found = check_horizon(folder.path, TASKS, ledger)
+            with pytest.raises(PlanError, match="agents release the periods of a job"):
+                folder.release(2, lambda admits: {}, ledger)
+        assert found.outcome == outcome
+    assert found.reason == "the ledger has sent 1 periods, and more are released."
 
 
 def test_a_client_refuses_records_for_a_horizon_and_frozen_sums_for_other_plans(

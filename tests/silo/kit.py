@@ -84,6 +84,7 @@ class Site:
             settings=SimpleNamespace(
                 name=self.name,
                 results=self.folder / "results",
+                ledger=self.ledger_path,
                 kept_jobs=changes.pop("kept", 1000),
             ),
             schema=SimpleNamespace(dataset="toy"),

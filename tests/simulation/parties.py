@@ -113,7 +113,12 @@ class Silo:
                 raise
 
         site: Any = SimpleNamespace(
-            settings=SimpleNamespace(name=self.name, results=self.folder / "out", kept_jobs=1000),
+            settings=SimpleNamespace(
+                name=self.name,
+                results=self.folder / "out",
+                kept_jobs=1000,
+                ledger=self.ledger_path,
+            ),
             schema=SimpleNamespace(dataset="toy"),
             policy=SimpleNamespace(rules=_STANDING, cap_study=lambda *study: None),
             refusal=lambda plan, proposer: None,

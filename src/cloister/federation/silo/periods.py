@@ -170,8 +170,10 @@ def _state_path(site: Site, job: str) -> Path:
 
 
 def _delete(path: Path) -> None:
-    for end in ("", "-wal", "-shm"):
-        path.with_name(path.name + end).unlink(missing_ok=True)
+    if path.exists():
+        # The state last: as long as it exists, a crash in between is repeated.
+        for end in ("-wal", "-shm", ""):
+            path.with_name(path.name + end).unlink(missing_ok=True)
 
 
 def _anyone(unit: str) -> bool:
