@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from cloister.app.forecast import expected, forecast_of, plan_warnings
+from cloister.app.forecast import error_bounds, expected, forecast_of, plan_warnings
 from cloister.app.release import target_of
 from cloister.app.text import attacker_sentence, listed
 from cloister.cli.options import (
@@ -113,7 +113,7 @@ def _show(plan: Plan, out: Output) -> None:
         note = "Cost of each round; costs compose, so they do not add up"
         out.table(Table(note, ("", "numbers", "epsilon of the round alone"), rows))
     tables = expected(plan)
-    for table in tables:
+    for table in (*tables, *error_bounds(plan)):
         out.table(table)
         if table.note:
             out.paragraph(table.note)
