@@ -83,7 +83,7 @@ def expected(plan: Plan) -> tuple[Table, ...]:
 def error_bounds(plan: Plan) -> tuple[Table, ...]:
     """Return bounds that theorems give, from the optional member ``error_bounds(plan)`` of a task.
 
-    They hold for the worst records, so they say little about the error of a usual table.
+    They hold for the worst records; a usual table has another error.
     """
     bounds = getattr(plan.task, "error_bounds", None)
     return tuple(bounds(plan)) if bounds else ()
