@@ -12,20 +12,19 @@ from cloister.core.errors import PlanError
 from cloister.core.randomness import SecretStream
 from cloister.hazmat.ring import Integers
 from cloister.privacy.budget import Budget
+from cloister.tasks.clustering.least_error import least_error, sites_error
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister_lab.curator.bounds import (
     ball_bound,
     count_loss,
     greedy_share,
     group_bound,
-    least_error,
     main,
     pick_loss,
-    published_order,
-    sites_error,
 )
 from cloister_lab.curator.cover import BallGrid, Cover, count_weights, pick_centres
 from cloister_lab.curator.max_cover import MaxCover
+from cloister_lab.tasks.max_cover import published_order
 from cloister_lab.tasks.projection import ONE, nearest_point
 
 RNG = np.random.default_rng(5)

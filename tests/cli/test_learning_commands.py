@@ -129,8 +129,9 @@ def test_steps_before_are_one_plan_with_one_cost(ward: Path, capsys: Said) -> No
     assert np.mean([a == t for a, t in zip(answers, truth, strict=True)]) > 0.85
 
 
-def test_a_regression_tells_a_number_in_its_units(ward: Path, capsys: Said) -> None:
-    run(f"regress {FILES} --target pressure --epsilon 4 --out model", capsys)
+@pytest.mark.parametrize("method", ["linear", "forest-regression"])
+def test_a_regression_tells_a_number_in_its_units(method: str, ward: Path, capsys: Said) -> None:
+    run(f"regress {FILES} --target pressure --method {method} --epsilon 4 --out model", capsys)
     run("predict model/model.json test.csv --schema s.toml --out p.csv", capsys)
     told_rows = [row["pressure"] for row in told(ward / "p.csv")]
     assert [i for i, answer in enumerate(told_rows) if not answer] == [2, 3, 4]  # unusable cells

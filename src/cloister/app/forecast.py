@@ -113,6 +113,15 @@ def unknown_error(plan: Plan) -> str:
     )
 
 
+def error_bounds(plan: Plan) -> tuple[Table, ...]:
+    """Return bounds that theorems give, from the optional member ``error_bounds(plan)`` of a task.
+
+    They hold for the worst records; a usual table has another error.
+    """
+    bounds = getattr(plan.task, "error_bounds", None)
+    return tuple(bounds(plan)) if bounds else ()
+
+
 def _margin(label: str, width: float) -> str:
     """Return a margin of error as text, that of a share also in percentage points."""
     # A margin of 0.02 could be read as 2 % of the share.

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from cloister.app.forecast import expected, forecast_of, plan_warnings, unknown_error
+from cloister.app.forecast import (
+    error_bounds,
+    expected,
+    forecast_of,
+    plan_warnings,
+    unknown_error,
+)
 from cloister.app.release import target_of
 from cloister.app.text import attacker_sentence, listed
 from cloister.cli.options import (
@@ -112,7 +118,7 @@ def _show(plan: Plan, out: Output) -> None:
         # Readers tend to add these numbers.
         note = "Cost of each round; costs compose, so they do not add up"
         out.table(Table(note, ("", "numbers", "epsilon of the round alone"), rows))
-    for table in expected(plan):
+    for table in (*expected(plan), *error_bounds(plan)):
         out.table(table)
         if table.note:
             out.paragraph(table.note)

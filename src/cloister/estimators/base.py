@@ -71,8 +71,23 @@ def public_seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
+class Explained:
+    """A base of estimators that explain why they lack a parameter of other libraries."""
+
+    _reasons: ClassVar[Mapping[str, str]] = _REASONS
+
+    # In a base class, so that the signature of an estimator is that of its constructor.
+    def __new__(cls, *args: Any, **parameters: Any) -> Self:
+        """Raise TypeError with the reason for a parameter that only other libraries have."""
+        known = cls._get_param_names()  # type: ignore[attr-defined]  # of every BaseEstimator
+        for name in parameters.keys() & cls._reasons.keys() - set(known):
+            raise TypeError(f"{cls.__name__} has no parameter {name!r}: {cls._reasons[name]}.")
+        made: Self = super().__new__(cls)
+        return made
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateEstimator(ReleaseMixin, BaseEstimator):
+class PrivateEstimator(ReleaseMixin, Explained, BaseEstimator):
     """An estimator whose fit is one private release.
 
     Every estimator of this package has the parameters below and adds others. Some have `prepare`, a
@@ -136,13 +151,6 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
     dataset: str | None = None
     frac_bits: int = 16
     max_loss: float | None = None
-
-    def __new__(cls, *args: Any, **parameters: Any) -> Self:
-        """Raise TypeError with the reason for a parameter that only scikit-learn's has."""
-        for name in parameters.keys() & _REASONS.keys() - set(cls._get_param_names()):
-            raise TypeError(f"{cls.__name__} has no parameter {name!r}: {_REASONS[name]}.")
-        made: Self = super().__new__(cls)
-        return made
 
     def fit(self, X: Any, y: Any = None, **refused: Any) -> Self:
         """Release the task's results for the records.

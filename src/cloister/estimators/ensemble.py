@@ -12,11 +12,11 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from math import isfinite, sqrt
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from cloister.core.arrays import Floats, Records
 from cloister.core.errors import PlanError
 from cloister.data import as_silos
 from cloister.data.schema import Schema
-from cloister.estimators.base import private_tags
+from cloister.estimators.base import Explained, PrivateClassifier, private_tags
 from cloister.estimators.forest import best_class, checked_costs
 from cloister.estimators.tables import IN_Y, grid_rows, label_parts, label_set, matched, unpaired
 from cloister.privacy import accounting
@@ -90,8 +90,11 @@ def combined_probabilities(
     return total
 
 
+_ONE_BASE = "give one unfitted base; each silo fits a copy of it, and models_ has the fitted models"
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
+class DPSiloEnsemble(ClassifierMixin, Explained, BaseEstimator):
     """One private model for each silo, and their averaged probabilities or votes.
 
     Parameters
@@ -144,6 +147,8 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
     >>> bool(model.score(X[0], y[0]) > 0.9), round(model.spent_, 2)
     (True, 1.0)
     """
+
+    _reasons: ClassVar[Mapping[str, str]] = dict.fromkeys(("base_models", "estimators"), _ONE_BASE)
 
     base: Any = field(kw_only=False)
     combine: Combine = "probabilities"
@@ -230,6 +235,11 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
 
     def _check(self, n_silos: int) -> None:
         """Raise for invalid parameters before the first release."""
+        if not isinstance(self.base, PrivateClassifier):
+            raise PlanError(
+                f"base must be a private classifier such as DPNaiveBayes, got {self.base!r}; "
+                f"{_ONE_BASE}."
+            )
         # One ledger would charge every silo's data set for the models of all.
         if getattr(self.base, "ledger", None) is not None:
             raise PlanError("ledger of the base must be None; give ledgers, one for each silo.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from math import sqrt
@@ -28,6 +28,7 @@ from cloister.core.arrays import Floats, GridState, Records
 from cloister.core.errors import DataError, PlanError, choosing
 from cloister.core.randomness import public_generator
 from cloister.data import is_frame, read_floats
+from cloister.estimators.base import Explained
 from cloister.estimators.release import account_of
 from cloister.estimators.results import ReleaseMixin
 from cloister.estimators.tables import matched
@@ -150,7 +151,7 @@ def epsilons(plan: Plan) -> Epsilons:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class FederatedLearner(ReleaseMixin, BaseEstimator):
+class FederatedLearner(ReleaseMixin, Explained, BaseEstimator):
     """Train one model over silos that keep their data, with a guarantee for each silo as a whole.
 
     All silos run in this process. Over a network, each silo passes :func:`supplied` to its client
@@ -204,6 +205,9 @@ class FederatedLearner(ReleaseMixin, BaseEstimator):
     """
 
     _new_noise: ClassVar[Callable[[], NoiseSource]] = DiscreteNoise
+    _reasons: ClassVar[Mapping[str, str]] = {
+        "max_iter": "rounds is the number of releases, local_epochs that of passes at a silo"
+    }
 
     model: Any = field(kw_only=False)
     epsilon: float

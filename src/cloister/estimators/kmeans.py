@@ -28,7 +28,7 @@ from cloister.tasks.clustering.clusters import (
     verdicts_of,
 )
 from cloister.tasks.clustering.select_k import SelectK
-from cloister.tasks.options import check_known, options_of
+from cloister.tasks.options import options_of
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -148,9 +148,13 @@ class DPKMeans(CentreModel, PrivateEstimator):
                 f"algorithm must be one of {list(kmeans_tasks())}, got {self.algorithm!r}"
                 f"{hint if self.algorithm in TASKS else ''}."
             )
-        names = ("alpha", "rounds", "estimate")
-        explicit = [name for name in names if getattr(self, name) is not None]
-        check_known(self._kind, explicit)
+        for name in ("alpha", "rounds", "estimate"):
+            having = [n for n, task in kmeans_tasks().items() if name in _names_of(task)]
+            if getattr(self, name) is not None and self.algorithm not in having:
+                raise PlanError(
+                    f"{name} must be omitted for algorithm {self.algorithm!r}; give it "
+                    f"to one of {', '.join(having)}."
+                )
         check_whole(n_clusters=self.n_clusters)
 
     @property
@@ -158,7 +162,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
         return kmeans_tasks()[self.algorithm]
 
     def _options(self, data: SiloData) -> dict[str, Any]:
-        declared = {option.name for option in options_of(self._kind)}
+        declared = _names_of(self._kind)
         # The base class drops None, which here means: relocate empty centres if it reduces the
         # error.
         relocate = {"relocate_empty": self.relocate_empty} if "relocate_empty" in declared else {}
@@ -200,6 +204,11 @@ class DPKMeans(CentreModel, PrivateEstimator):
         if schema is None:  # predictions then need only the bounds of the grid
             return {"bounds": list(zip(plan.grid.low, plan.grid.high, strict=True))}
         return super()._contract(plan, schema)
+
+
+def _names_of(task: type[Task]) -> set[str]:
+    """Return the names of a task's options."""
+    return {option.name for option in options_of(task)}
 
 
 _ATTRIBUTES = {

@@ -11,6 +11,7 @@ import pytest
 from cloister.app.forecast import (
     WITHOUT_SITE,
     category_warnings,
+    error_bounds,
     expected,
     forecast_of,
     margins,
@@ -25,11 +26,13 @@ from cloister.app.present import doubts_of
 from cloister.app.release import Release
 from cloister.cli import main
 from cloister.core.errors import PlanError
+from cloister.core.numerals import number
 from cloister.data.schema import Column, Schema, schema_of
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.tasks import installed
 from cloister.tasks.clustering.auto_mean import MeanRoute
+from cloister.tasks.clustering.least_error import least_error
 from cloister.tasks.examples import example_of
 from cloister.tasks.regression.parse import parse_formula
 
@@ -323,6 +326,23 @@ def test_a_plan_says_what_a_missing_cell_counts_as() -> None:
     plan = make_plan(TASKS["statistics"], schema, ["a"], budget=budget, nominal_n=5000)
     (said,) = (one for one in plan_warnings(plan, schema) if "missing cells" in one)
     assert said.endswith("values: pay 7500, work field, seen 2024-01-01; results include them.")
+
+
+def test_a_plan_of_centres_has_the_bound_of_every_private_method_and_max_cover_its_order() -> None:
+    names = [name for name in TASKS if "n_clusters" in example_of(TASKS[name]).options]
+    assert {"auto", "fastlloyd", "maxcover-histogram"} <= set(names)
+    for name in names:
+        if not TASKS[name].private:
+            continue
+        plan = plan_of(name, 1.0, 5000)
+        (bounds,) = error_bounds(plan)
+        least = least_error(plan.task.n_clusters, len(plan.columns), plan.budget, 5000)
+        assert bounds.title == "Bounds of the error of centres"
+        assert bounds.rows[0] == ("any private method has at least, on some table", number(least))
+        assert "max_cover_bounds.md" in bounds.note
+        order = [row for row in bounds.rows if "all constants 1, no bound" in row[0]]
+        assert len(order) == (name == "maxcover-histogram")
+    assert not error_bounds(plan_of("forest", 1.0, 5000))
 
 
 def test_the_error_of_a_share_has_percentage_points_and_that_of_a_mean_its_column() -> None:

@@ -20,6 +20,7 @@ from cloister import (
     DPNaiveBayes,
     DPRandomForestClassifier,
     DPSiloEnsemble,
+    FederatedLearner,
     Ledger,
     Schema,
     cluster_quality,
@@ -255,3 +256,23 @@ def test_a_schema_without_a_target_says_where_the_truth_belongs() -> None:
 def test_the_items_of_rules_are_a_catalogue() -> None:
     with pytest.raises(PlanError, match="are the parameter catalogue, got 'items'"):
         mine_rules([["tea"]], items=["tea"], epsilon=1.0)
+
+
+def test_rounds_are_accepted_or_explained_by_the_algorithm() -> None:
+    given: dict[str, Any] = {"epsilon": 1.0, "bounds": (-4, 4), "nominal_n": 600}
+    model = zero_noise(DPKMeans)(2, algorithm="sulloyd", rounds=3, **given).fit(X)
+    assert model.n_iter_ == 3
+    with pytest.raises(PlanError, match=r"rounds must be omitted for algorithm 'auto'.*fastlloyd"):
+        DPKMeans(2, rounds=3, **given).fit(X)
+    assert FederatedLearner(LogisticRegression(), epsilon=1.0, rounds=3).rounds == 3
+    with pytest.raises(TypeError, match=r"no parameter 'max_iter': rounds is the number"):
+        FederatedLearner(LogisticRegression(), epsilon=1.0, **{"max_iter": 3})
+
+
+def test_an_ensemble_has_one_base_and_says_so() -> None:
+    for name in ("base_models", "estimators"):
+        with pytest.raises(TypeError, match=f"no parameter {name!r}: give one unfitted base"):
+            DPSiloEnsemble(**{name: [learner(DPNaiveBayes)]})
+    for base in ([learner(DPNaiveBayes)], learner(DPForestRegressor), LogisticRegression()):
+        with pytest.raises(PlanError, match=r"(?s)base must be a private .*one unfitted base"):
+            DPSiloEnsemble(base).fit(PAIRS)

@@ -467,7 +467,7 @@ def ledger() -> Any:
         ({"n_clusters": True}, "n_clusters"),
         ({"algorithm": "lloyd"}, "not private"),
         ({"algorithm": "kmeans"}, "algorithm"),
-        ({"algorithm": "glloyd", "alpha": 0.5}, "it has no option 'alpha'"),
+        ({"algorithm": "glloyd", "alpha": 0.5}, "alpha must be omitted"),
         ({"alpha": -1.0}, "alpha"),
         ({"rounds": 0}, "rounds"),
         ({"rounds": 2.7}, "rounds"),

@@ -12,13 +12,15 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import sqrt
+from math import log, sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
 from cloister.core.declared import Range, Whole, declared
 from cloister.core.errors import PlanError
+from cloister.privacy.budget import Budget
+from cloister.protocol.plan import Plan
 from cloister.protocol.task import (
     COUNT_BITS,
     Block,
@@ -114,6 +116,15 @@ class MaxCoverHistogram(Recovered):
         size = sum(side**self.n_axes for side in self._sides)
         return (Block("cells", (size,), grids * one, grids * one**2, self.shares[0]),)
 
+    def _bounds(self, plan: Plan) -> Iterator[tuple[str, float]]:
+        yield from super()._bounds(plan)
+        if plan.budget is not None and plan.budget.delta:
+            order = published_order(self.n_clusters, len(plan.columns), plan.nominal_n, plan.budget)
+            yield (
+                "order of max cover (Nguyen and others, AAAI 2021), all constants 1, no bound",
+                order,
+            )
+
     def counts(self, projected: Integers) -> Iterator[Integers]:
         """Yield the numbers of records in the cells of each grid."""
         for side in self._sides:
@@ -182,3 +193,15 @@ def _held(cells: Floats, reach: float) -> Floats:
     middle = (slice(span, span + side),) * n_axes
     held: Floats = np.rint(np.fft.irfftn(both, shape, axes)[middle])
     return held
+
+
+def published_order(n_clusters: int, n_features: int, nominal_n: int, budget: Budget) -> float:
+    """Return the additive error of [NCX21]_'s abstract with every constant 1: an order, no bound.
+
+    ``diameter**2 * (k log(n)**2 log(1/delta) + k sqrt(d log(1/delta))) / epsilon``.
+    """
+    if budget.delta == 0:
+        raise PlanError("the published order needs a delta above 0, got 0.")
+    heavy = log(1 / budget.delta)
+    terms = log(nominal_n) ** 2 * heavy + sqrt(n_features * heavy)
+    return 4 * n_features * n_clusters * terms / budget.epsilon

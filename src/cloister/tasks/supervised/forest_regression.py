@@ -259,6 +259,7 @@ class ForestRegression(Gaussian):
     ) -> Integers:
         """Return the clipped residual of each record after the trees before round `t`."""
         scale = self._scale(now.target, now.target_noise)
+        # Only the leaves of trees before: those of later ones are zeros.
         values = self._values(now.leaves[: t - 1], now.noise, scale)
         left = (self._target(records) - self._predicted(values, scale, coded)) / scale.clip
         return np.trunc(np.clip(left, -1, 1) * _ONE).astype(np.int64)
@@ -291,7 +292,7 @@ class ForestRegression(Gaussian):
         """Return the noisy number and mean of records, and the clip of residuals."""
         records = max(float(target[0]), 1.0)
         mean = min(max(float(target[1]) / records, -1.0), 1.0)
-        # Noise can make a variance negative; below its own size a variance is not known.
+        # At least its noise, since a clip near 0 would cut every residual.
         variance = max(float(target[2]) / records - mean**2, noise / records, 0.0)
         clip = min(max(_CLIP * sqrt(variance), _LEAST_CLIP), _MOST_CLIP)
         return _Scale(records, mean, clip)
@@ -334,8 +335,8 @@ class ForestRegression(Gaussian):
             Of shape (1,): ``records`` with ``records_half_width``, ``mean`` of the target with
             ``mean_low`` and ``mean_high``, and ``residual_clip``, data units. Of shape
             (n_trees, 2**depth): ``leaf_sums`` of clipped residuals, ``leaf_counts`` of records, and
-            ``leaf_values``, which predictions add to the mean. Of shape (1,):
-            ``leaf_sum_half_width`` and ``leaf_count_half_width``. ``importance`` of shape
+            ``leaf_values``, which predictions add to the mean. ``leaf_sum_half_width`` and
+            ``leaf_count_half_width``, of shape (1,), are margins of error. ``importance`` of shape
             (n_features,) sums to 1: the separation of values by the splits on a column.
         """
         now = decode_state(_Sums, state, self.frac_bits)
@@ -344,6 +345,7 @@ class ForestRegression(Gaussian):
         unit = scale.clip * self._half_range
         sizes = np.maximum(now.leaves[..., 1], 0.0) * self._reached
         low, high = _ratio_ends(float(now.target[1]), float(now.target[0]), now.target_noise)
+        # The interval holds the ratio itself, up to rounding, unless there are hardly any records.
         middle = min(max(scale.mean, low), high)
         ends = self._in_data_units(np.array([middle, low, high]))
         return {
@@ -363,9 +365,9 @@ class ForestRegression(Gaussian):
 
     def predict(self, results: Results, records: Records) -> Floats:
         """Return the predicted target of grid records; shape (n_samples,), data units."""
+        # The same integers as in the rounds, so that an answer does not depend on other records.
         values = np.rint(results["leaf_values"] * (_FINE / self._half_range)).astype(np.int64)
         mean = (float(results["mean"][0]) - self.low[self.target]) / self._half_range - 1
-        # The integers of the rounds again, so that a prediction is the same number everywhere.
         sums = sum_values(values[..., None], self.trees, self._same_columns, self._coded(records))
         return self._in_data_units(np.clip(mean + sums[:, 0] / _FINE, -1, 1))
 
