@@ -48,8 +48,9 @@ class Case:
     truth: tuple[float, ...]
     draw: Callable[[np.random.Generator, int], Floats]
     family: str = "gaussian"
-    widest: float = 2.0  # largest ratio of an interval's width to the spread of estimates
-    known: float = 1.0  # least share of runs whose coefficients are known
+    known: float = 1.0  # least share of runs of N records whose coefficients are known
+    # Records from which an interval is at most twice as wide as the spread of estimates.
+    sharp: int = N
 
 
 def skewed(rng: np.random.Generator, n: int) -> Floats:
@@ -122,9 +123,10 @@ CASES = {
         (ARMS, number("b", 0, 45, LACKED), boolean("c", LACKED), number("y", -3, 10)),
         (0.0, -0.5, 0.15, 0.8),
         both_kinds,
-        # With so few records the errors of both noisy models are overstated.
-        widest=3.0,
         known=0.7,  # 16 of 20
+        # With N records intervals are up to 2.8 times as wide: slopes by the imputers are noise,
+        # and no square of them is taken below 0. With 20,000 they are 1.2 to 1.9 times as wide.
+        sharp=20_000,
     ),
 }  # fmt: skip
 
@@ -184,16 +186,19 @@ def compared(name: str, n: int, runs: int) -> Compared:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", CASES)
-def test_intervals_hold_the_truth_where_complete_records_fail(name: str) -> None:
-    found = compared(name, N, RUNS)
+@pytest.mark.parametrize(
+    ("name", "n"), [(name, n) for name, case in CASES.items() for n in sorted({N, case.sharp})]
+)
+def test_intervals_hold_the_truth_where_complete_records_fail(name: str, n: int) -> None:
+    found = compared(name, n, RUNS)
     # An interval that is not known is endless, and holds any truth: it counts for nothing.
     known = found.known.all(axis=1)
     assert known.mean() >= CASES[name].known
     assert found.held[known].mean(axis=0).min() >= 0.85
     assert found.by_complete.mean(axis=0).min() <= 0.5
-    spread, width = found.values[known].std(axis=0), np.median(found.errors[known], axis=0)
-    assert (width <= CASES[name].widest * spread).all()
+    if n >= CASES[name].sharp:
+        spread, width = found.values[known].std(axis=0), np.median(found.errors[known], axis=0)
+        assert (width <= 2.0 * spread).all()
 
 
 def row_of(name: str, n: int, runs: int) -> str:

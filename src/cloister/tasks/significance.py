@@ -1,6 +1,11 @@
 """Tests of released estimates against no effect, for the sentences of a summary.
 
 A sentence names the effects that it finds, so all effects of a model are tested together.
+
+References
+----------
+.. [H79] Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+   Statistics 6, 1979.
 """
 
 from __future__ import annotations
@@ -14,7 +19,6 @@ from cloister.core.arrays import Floats, Integers
 from cloister.core.display import Estimate
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.interval_tables import SIGNIFICANT
-from cloister.tasks.tables.inference import holm
 
 
 def normal_p(z: Floats) -> Floats:
@@ -29,6 +33,14 @@ def deviate(estimate: Estimate) -> float:
     if not 0 < width < np.inf:
         return np.nan if width else np.inf
     return INTERVAL_95["gaussian"] * ((low + high) / 2 - estimate.null) / width
+
+
+def holm(p: Floats) -> Floats:
+    """Return p-values of several tests after Holm's correction [H79]_; one axis."""
+    order, n = np.argsort(p, kind="stable"), len(p)
+    raised = np.empty(n)
+    raised[order] = np.maximum.accumulate(p[order] * np.arange(n, 0, -1))
+    return np.minimum(raised, 1.0)
 
 
 def found(p: Floats) -> Integers:

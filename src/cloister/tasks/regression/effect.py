@@ -48,7 +48,7 @@ from cloister.tasks.regression.engine import BITS, ball
 from cloister.tasks.regression.families import family_of
 from cloister.tasks.regression.newton import ball_block
 from cloister.tasks.regression.rounds import LAST, ROUNDS, SHARES, Known, Model
-from cloister.tasks.regression.tails import CLASSES, Tail, class_of
+from cloister.tasks.regression.tails import CLASSES, SAME_WAY, Tail, class_of, falling
 from cloister.tasks.regression.weighing import (
     ESTIMANDS,
     LEAST,
@@ -60,20 +60,23 @@ from cloister.tasks.regression.weighing import (
     effect_of,
     effect_rows,
     estimate_of,
+    far_outcome,
     scores_of,
 )
 from cloister.tasks.state import decode_state, encode_state, part_of, prefixed
 
-_MODELS = {"propensity": 0.30, "outcome": 0.24}  # shares of the budget
-_SIZES = 0.05
-_LAST = {"ate": 0.165, "ate_slopes": 0.025, "ato": 0.14, "ato_slopes": 0.025, "balance": 0.055}
+_MODELS, _BALANCE_SHARE = {"propensity": 0.30, "outcome": 0.24}, 0.05  # of the budget
+# Of the estimand that is asked for, and of the other one.
+_SIZES, _SCORES, _CHANGES = (0.05, 0.015), (0.255, 0.05), (0.03, 0.01)
 # Largest and usual factor of a residual in a score; of "ate" by the share of the smaller arm.
 _END = {"ate": 1 / LEAST, "ato": 4.0}
 _FAR = {"ate": 2.5, "ato": 2.0}
 _SLOPES = np.array([1.0, 0.5])  # usual largest slope of both, in the largest score and row
 _FARTHEST = 2.5  # place of the outcome in a row of balance, as that of any number
 _BALANCED = 0.1  # standardised difference
-_SURE = 1.5  # deviations, above which counts of sizes are relied on: the lost part has noise too
+_ONE_WAY = 1 / SAME_WAY  # a false model of the outcome leaves the residuals of an end one sign
+_TIGHT = 0.7  # weight of what a cut takes away beside noise: it is stated, but is often less
+_SURE = 2.0  # deviations, above which counts of sizes are relied on: the lost part has noise too
 _LABELS = {
     "ato": "on average where both arms are likely (overlap)",
     "ate": "on average over all records",
@@ -94,8 +97,8 @@ _Z = INTERVAL_95["gaussian"]
 class _Aim:
     """The public state of the last round.
 
-    `cuts` are lengths to which scores and balance are cut; `lost` is what those of scores likely
-    take away.
+    `cuts` are lengths to which scores and balance are cut; `lost` is what they likely take away, of
+    balance from the outcome.
     """
 
     propensity: Floats  # weights of the models
@@ -121,7 +124,7 @@ class TreatmentEffect(Gaussian):
     arms : tuple of str
         Names of the categories of the treatment.
     estimand : {"ato", "ate"}
-        The effect of the summary: of overlap, or the average effect.
+        The effect of the summary, of overlap or the average one; the other has more noise.
     bins : tuple of int
         Number of bins of a histogram, of both models.
 
@@ -264,7 +267,7 @@ class TreatmentEffect(Gaussian):
             propensity=np.zeros(models["propensity"].design.width),
             outcome=np.zeros(models["outcome"].design.width),
             cuts=np.ones(len(ESTIMANDS) + 1),
-            lost=np.zeros(len(ESTIMANDS)),
+            lost=np.zeros(len(ESTIMANDS) + 1),
             sums=np.zeros(sum(block.size for block in blocks)),
             noise=np.zeros(len(blocks)),
         )
@@ -292,15 +295,23 @@ class TreatmentEffect(Gaussian):
                 for block in models[name].blocks(t)
             ]
             if t == LAST:
-                shape = (len(ESTIMANDS), len(CLASSES))
-                found.append(Block.counting("next_sizes", shape, _SIZES, len(ESTIMANDS)))
+                found += [
+                    Block.counting(f"{name}_sizes", (len(CLASSES),), self._share(_SIZES, name))
+                    for name in ESTIMANDS
+                ]
             return tuple(found)
         entries = 2 + 3 * (len(self.names) + 1)
         slopes = sum(model.design.width for model in models.values())
-        sizes = {"ate": 3, "ate_slopes": slopes, "ato": 3, "ato_slopes": slopes}
+        found = []
+        for name in ESTIMANDS:
+            found.append(ball_block(name, 3, self._share(_SCORES, name)))
+            found.append(ball_block(f"{name}_slopes", slopes, self._share(_CHANGES, name)))
         # A record is in one arm, whose bounds are those of the block.
-        balance = replace(ball_block("balance", entries, _LAST["balance"]), shape=(2, entries))
-        return (*(ball_block(name, size, _LAST[name]) for name, size in sizes.items()), balance)
+        balance = replace(ball_block("balance", entries, _BALANCE_SHARE), shape=(2, entries))
+        return (*found, balance)
+
+    def _share(self, shares: tuple[float, float], name: str) -> float:
+        return shares[name != self.estimand]
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return the rows of records to each block."""
@@ -327,9 +338,8 @@ class TreatmentEffect(Gaussian):
         with np.errstate(all="ignore"):  # a dishonest state has any numbers; balls leave them out
             scores, columns, treated = self._scores(known, aim, records)
             if t == LAST:
-                sizes = map(class_of, map(np.abs, scores.values))
-                cells = [k * len(CLASSES) + found for k, found in enumerate(sizes)]
-                yield Rows.at(cells, [1 << COUNT_BITS] * len(cells))
+                for values in scores.values:
+                    yield Rows.at([class_of(np.abs(values))], [1 << COUNT_BITS])
                 return
             for k, longest in enumerate(self._longest(aim)):
                 yield Rows.dense(effect_rows(scores.values[k], scores.weights[k], aim.cuts[k]))
@@ -393,35 +403,44 @@ class TreatmentEffect(Gaussian):
             name: model.update(t, known[name], part_of(released, f"{name}_"))
             for name, model in self._models.items()
         }
-        aim = self._aimed(known, aim, released["next_sizes"]) if t == LAST else aim
+        aim = self._aimed(known, aim, released) if t == LAST else aim
         return _encoded(known, aim)
 
-    def _aimed(self, known: Mapping[str, Known], aim: _Aim, released: NoisyBlock) -> _Aim:
+    def _aimed(
+        self, known: Mapping[str, Known], aim: _Aim, released: Mapping[str, NoisyBlock]
+    ) -> _Aim:
         """Return the weights of the last round, and cuts from counts of sizes."""
         # The sizes are those at the weights before the last step, which is short.
-        models, (counts, noise_std) = self._models, released.in_records()
+        models = self._models
         placed, of_outcome = (one.fit.columns for one in known.values())
         # With two categories it has a known end, and so has a score: nothing is longer.
         of_two = models["outcome"].target.levels
         residual = 1.0 if of_two else models["outcome"].residuals(of_outcome)[1] / 2
         share, most = _share(placed), dict(_END if of_two else _FAR)
         most["ate"] /= min(share, 1 - share)
-        multiplier = _Z * noise_std * sqrt(_SIZES / len(ESTIMANDS)) / SCORE
-        cuts = []
-        for name, found in zip(ESTIMANDS, counts, strict=True):
-            tail = Tail.of(found, noise_std, most[name] * residual, placed.n, sure=_SURE)
-            cuts.append(tail.cut(multiplier / sqrt(_LAST[name])))
+        cuts, lost = [], []
+        for name in ESTIMANDS:
+            counts, noise_std = released[f"{name}_sizes"].in_records()
+            counts = falling(counts, placed.n)
+            tail = Tail.of(counts, noise_std, most[name] * residual, placed.n, sure=_SURE)
+            part = self._share(_SIZES, name) / self._share(_SCORES, name)
+            cut, excess = tail.cut(_Z * noise_std * sqrt(part) / SCORE, _TIGHT)
+            cuts.append(cut)
+            lost.append(_ONE_WAY * excess)
         is_number = placed.rare == 0
         numbers = float((placed.spread * is_number) @ placed.spread)
         categories = sum(len(term.levels) > 0 for term in models["propensity"].terms)
         farthest = float(of_outcome.target[2] / max(of_outcome.target[1], 1e-9))
         far = max(farthest / _reach(of_outcome), *(placed.reach * is_number))
         balance = balance_cut(numbers + 1, categories, far)
+        # A score of overlap, the last one above, is about twice the residual.
+        end = 2 * _reach(of_outcome) * far_outcome(balance)
+        excess = float(tail.excess(np.array([end]))[0])
         return replace(
             aim,
             **{name: model.solution(known[name]).weights for name, model in models.items()},
-            cuts=np.array([*(cut for cut, _ in cuts), balance]),
-            lost=np.array([lost for _, lost in cuts]),
+            cuts=np.array([*cuts, balance]),
+            lost=np.array([*lost, _ONE_WAY * excess]),
         )
 
     # Results --------------------------------------------------------------------------------------
@@ -452,20 +471,21 @@ class TreatmentEffect(Gaussian):
         ends = np.cumsum([block.size for block in self.blocks(ROUNDS)])[:-1]
         sums = np.split(aim.sums, ends)
         results: dict[str, Floats] = {}
-        for k, name in enumerate(ESTIMANDS):
+        for k, (name, longest) in enumerate(zip(ESTIMANDS, self._longest(aim), strict=True)):
             found = effect_of(
                 (sums[2 * k], aim.noise[2 * k]),
                 aim.cuts[k],
                 aim.lost[k],
-                sums[2 * k + 1] * self._longest(aim)[k],
+                (sums[2 * k + 1] * longest, aim.noise[2 * k + 1] * longest),
                 [one.noise for one in solutions],
             )
             value = found[0] + self._usual(aim, placed) if all(certain) else np.nan
             parts = np.array([value * unit, *(part * unit**2 for part in found[1:])])
             results |= estimate_of(*parts[:, None]).named(name)
         words = sums[-1].reshape(2, -1) * aim.cuts[-1]
-        balance = balance_of(words, aim.noise[-1] * aim.cuts[-1])
-        unit *= _reach(placed)
+        reach = _reach(placed)
+        balance = balance_of(words, aim.noise[-1] * aim.cuts[-1], float(aim.lost[-1]) / reach)
+        unit *= reach
         return {
             **results,
             **balance.difference.mapped(lambda part: part * unit).named("naive"),

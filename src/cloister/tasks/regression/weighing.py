@@ -33,9 +33,9 @@ from cloister.tasks.regression.engine import ball
 ESTIMANDS = ("ate", "ato")
 LEAST = 0.1
 """Least probability of an arm in the average effect, as a part of the arm's public share."""
-SCORE = sqrt(0.8)
-"""Factor of a score in its row; its square and its weight k have the root of 0.1 each."""
-_REST = sqrt(0.1)
+SCORE = sqrt(0.92)
+"""Factor of a score in its row; its square and its weight k have the root of 0.04 each."""
+_REST = sqrt(0.04)
 # Allows for errors of second order, and for skewed outcomes, of which a cut may take more away than
 # counts show, see docs/proofs/treatment.md.
 _SECOND_ORDER = 1.3
@@ -106,7 +106,7 @@ def effect_of(
     sums: tuple[Floats, float],
     cut: float,
     lost: float,
-    slopes: Floats,
+    slopes: tuple[Floats, float],
     errors: Sequence[Floats],
 ) -> tuple[float, float, float]:
     """Return the effect less the public one, with the variances of noise and of sampling.
@@ -119,8 +119,10 @@ def effect_of(
         Sums of :func:`effect_rows`, and the deviation of their noise.
     lost : float
         Likely length that the cut takes away.
-    slopes, errors : ndarray of shape (q,), and covariances of the weights of both models
-        Noise in slopes makes the part of the models larger, never smaller.
+    slopes : (ndarray of shape (q,), float)
+        Changes by the weights of both models, and the deviation of their noise.
+    errors : two ndarray
+        Covariances of these weights.
     """
     units = np.array([cut / SCORE, cut**2 / _REST, 1 / _REST])
     score, square, weight = sums[0] * units
@@ -131,8 +133,10 @@ def effect_of(
     value = score / weight
     variance = score_std**2 + (lost / _Z) ** 2 + (value * weight_std) ** 2
     # To first order: 0 if both models are true, and the part of a false one otherwise.
-    for part, error in zip(np.split(slopes, [len(errors[0])]), errors, strict=True):
-        variance += float(part @ error @ part)
+    for part, error in zip(np.split(slopes[0], [len(errors[0])]), errors, strict=True):
+        # Less what noise in the slopes adds to it.
+        own = float(part @ error @ part) - slopes[1] ** 2 * float(np.trace(error))
+        variance += max(own, 0.0)
     noise = _SECOND_ORDER * variance / weight**2
     return value, noise, max(square, square_std) / weight**2
 
@@ -172,8 +176,16 @@ class Balance:
     after: Estimate
 
 
-def balance_of(words: Floats, noise_std: float) -> Balance:
-    """Return the balance from sums of payloads in both arms, of shape (2, 2 + 3 p)."""
+def far_outcome(cut: float) -> float:
+    """Return the outcome above which a payload of balance is longer than its cut."""
+    return sqrt(cut / _SQUARE)
+
+
+def balance_of(words: Floats, noise_std: float, lost: float) -> Balance:
+    """Return the balance from sums of payloads in both arms, of shape (2, 2 + 3 p).
+
+    `lost` is the likely part of the sum of outcomes, the last column, that the cut takes away.
+    """
     sizes, weights = words[:, :1] / _ONE, words[:, 1:2] / _ONE
     size_std = noise_std / _ONE
     totals, weighted, squares = np.split(words[:, 2:], 3, axis=1)
@@ -196,8 +208,9 @@ def balance_of(words: Floats, noise_std: float) -> Balance:
         return estimate_of(value, errors.sum(axis=0) / pooled + of_pooled)
 
     sampling = np.maximum(variances[:, -1:], 0.0) / np.maximum(sizes, 1.0)
+    taken = (lost / _Z / np.maximum(sizes.min(), 1.0)) ** 2
     difference = estimate_of(
-        (means[1] - means[0])[-1:], errors.sum(axis=0)[-1:], sampling.sum(axis=0)
+        (means[1] - means[0])[-1:], errors.sum(axis=0)[-1:] + taken, sampling.sum(axis=0)
     )
     before, after = standardised(means, errors), standardised(*mean(weighted, weights, 1.0))
     return Balance(sizes[:, 0], size_std, difference, before, after)

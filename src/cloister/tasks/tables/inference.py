@@ -16,8 +16,6 @@ References
    learning in high dimensions", ICML 2008, figure 1.
 .. [GLRV16] Gaboardi, Lim, Rogers and Vadhan, "Differentially private chi-squared hypothesis
    testing: goodness of fit and independence testing", ICML 2016: a test must include the noise.
-.. [H79] Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
-   Statistics 6, 1979.
 """
 
 from __future__ import annotations
@@ -328,14 +326,6 @@ RATIOS: Mapping[str, Callable[[Floats, float], tuple[Estimate, Tested]]] = {
     "relative_risk": relative_risk,
 }
 _TESTS = {"chi2": independence, "trend": trend}
-
-
-def holm(p: Floats) -> Floats:
-    """Return p-values of several tests after Holm's correction [H79]_; one axis."""
-    order, n = np.argsort(p, kind="stable"), len(p)
-    raised = np.empty(n)
-    raised[order] = np.maximum.accumulate(p[order] * np.arange(n, 0, -1))
-    return np.minimum(raised, 1.0)
 
 
 def _margins(table: Floats) -> tuple[Floats, Floats, Floats]:

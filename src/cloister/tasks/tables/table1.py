@@ -39,6 +39,7 @@ from cloister.tasks.preparation.quantiles import Levels, Quantiles, usual_levels
 from cloister.tasks.preparation.statistics import Statistics
 from cloister.tasks.preparation.ticks import AllTicks, ticks_of
 from cloister.tasks.scores import as_results
+from cloister.tasks.significance import holm
 from cloister.tasks.state import part_of, prefixed
 from cloister.tasks.tables import comparison, inference, journal
 from cloister.tasks.tables.tabulate import Tabulate
@@ -647,11 +648,11 @@ def _corrected(tests: Mapping[str, inference.Tested]) -> dict[str, Floats]:
         return {}
     p = np.concatenate([test.p for test in tests.values()])
     # A test that is not known rejects nothing, so it does not count.
-    holm, known = np.full(len(p), np.nan), ~np.isnan(p)
-    holm[known] = inference.holm(p[known])
+    adjusted, known = np.full(len(p), np.nan), ~np.isnan(p)
+    adjusted[known] = holm(p[known])
     ends = np.cumsum([len(test.p) for test in tests.values()])[:-1]
     found: dict[str, Floats] = {}
-    for (name, test), corrected in zip(tests.items(), np.split(holm, ends), strict=True):
+    for (name, test), corrected in zip(tests.items(), np.split(adjusted, ends), strict=True):
         parts = {**vars(test), "holm": corrected}
         found |= {f"{name}_{part}": values for part, values in parts.items()}
     return found

@@ -45,6 +45,7 @@ from cloister.tasks.interval_tables import (
 )
 from cloister.tasks.options import build_task, noise_multiplier_for
 from cloister.tasks.scores import mean_interval
+from cloister.tasks.significance import holm
 from cloister.tasks.state import part_of, prefixed
 from cloister.tasks.supervised.class_tables import centred_moments, moments_of
 from cloister.tasks.tables import inference, render
@@ -425,7 +426,7 @@ class Tabulate(Gaussian):
             results |= prefixed(f"table_{i + 1}.", self._answers(counts, noise))
         # Over all tables, as a reader looks at the tests of a job together.
         if tests := [name[:-2] for name in results if name.endswith("_p")]:
-            adjusted = inference.holm(np.concatenate([results[f"{name}_p"] for name in tests]))
+            adjusted = holm(np.concatenate([results[f"{name}_p"] for name in tests]))
             results |= {f"{name}_holm": adjusted[k : k + 1] for k, name in enumerate(tests)}
         if self.means:
             size, x, squares = groups[:, :1], groups[:, 1::2], groups[:, 2::2]

@@ -22,7 +22,7 @@ from cloister.estimators.treatment import DPTreatmentEffect
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.tasks.regression.effect import TreatmentEffect
-from cloister.tasks.regression.weighing import ESTIMANDS, LEAST, scores_of
+from cloister.tasks.regression.weighing import ESTIMANDS, LEAST, SCORE, effect_of, scores_of
 from cloister.testing import SimulatedNoise, ZeroNoise, zero_noise
 
 N = 8000
@@ -195,6 +195,29 @@ def test_noise_leaves_the_effect_in_its_intervals() -> None:
     assert results["naive_low"][0] > -0.5
 
 
+@pytest.mark.parametrize("estimand", ESTIMANDS)
+def test_the_effect_that_is_asked_for_has_most_of_the_budget(estimand: str) -> None:
+    task = plan_of(estimand=estimand).task
+    weights = {b.name: b.weight for b in task.blocks(task.rounds - 1)}
+    (other,) = set(ESTIMANDS) - {estimand}
+    for end in ("", "_slopes"):
+        assert weights[estimand + end] > 2 * weights[other + end]
+    whole = [block.weight for t in range(task.rounds) for block in task.blocks(t)]
+    assert sum(whole) == pytest.approx(1.0)
+
+
+def test_noise_in_slopes_widens_no_interval() -> None:
+    """A slope as large as its noise shows no error of a model; a clear one does."""
+    sums, errors = (np.array([0.0, 1.0, 100.0]), 1e-9), [np.eye(2), np.eye(1)]
+    noises = [
+        effect_of(sums, 1.0, 0.0, (np.array(slopes), 3.0), errors)[1]
+        for slopes in ([3.0, 3.0, 3.0], [3.0, 3.0, 30.0])
+    ]
+    weight = 100 / np.sqrt(1 - SCORE**2) * np.sqrt(2)  # the factor of k is a half of the rest
+    assert noises[0] == pytest.approx(0.0, abs=1e-9)
+    assert noises[1] == pytest.approx(1.3 * (30.0**2 - 3.0**2) / weight**2)
+
+
 def rare_treatment(n: int) -> np.ndarray:
     """Return records with a bent outcome, 2.8 % treated, and a true effect of 1."""
     rng = np.random.default_rng(8)
@@ -224,12 +247,14 @@ def test_the_interval_has_what_a_cut_of_long_scores_takes_away() -> None:
     y = np.exp(rng.normal(0, 1.3, n)) * (1 + 0.5 * t)
     cells = np.column_stack([a, np.arange(n) % 3, t, (0.08 * y - 8).clip(-8, 8)])
     exact = released(plan_of(epsilon=EXACT, n=n), cells)
-    held = dict.fromkeys(ESTIMANDS, 0)
+    arms = [cells[t == k, 3].mean() for k in (0, 1)]
+    truth = {name: exact[name][0] for name in ESTIMANDS} | {"naive": arms[1] - arms[0]}
+    held = dict.fromkeys(truth, 0)
     for seed in range(10):
         results = released(plan_of(epsilon=2.0, n=n), cells, SimulatedNoise(seed))
-        for name in ESTIMANDS:
+        for name, value in truth.items():
             low, high = (results[f"{name}_{side}"][0] for side in ("low", "high"))
-            held[name] += int(low < exact[name][0] < high)
+            held[name] += int(low < value < high)
     assert min(held.values()) >= 9, held
 
 

@@ -22,7 +22,7 @@ from cloister.tasks.regression.engine import (
     sandwich,
 )
 from cloister.tasks.regression.families import FAMILIES, Family, family_of
-from cloister.tasks.regression.tails import CLASSES, Tail, class_of, cut_of_squares
+from cloister.tasks.regression.tails import CLASSES, Tail, class_of, cut_of_squares, falling
 
 N = 3000
 RNG = public_generator("tests of the engine")
@@ -256,3 +256,20 @@ def test_a_cut_of_squares_falls_with_its_price() -> None:
 
 def test_sizes_that_are_not_numbers_are_in_the_last_class() -> None:
     assert class_of(np.array([np.nan, np.inf, 0.0])).tolist() == [64, 64, 0]
+
+
+def test_counts_that_fall_keep_their_sum_and_the_classes_of_usual_sizes() -> None:
+    """Beyond the class that half of the units reach, a rise is averaged away."""
+    counts = np.array([100.0, 700.0, 600.0, 200.0, 260.0, -30.0, 10.0])
+    found = falling(counts, 1800.0)
+    np.testing.assert_allclose(found, [100.0, 700.0, 600.0, 230.0, 230.0, -10.0, -10.0])
+    np.testing.assert_array_equal(falling(found, 1800.0), found)
+
+
+def test_a_cut_that_minds_less_what_it_takes_away_is_smaller() -> None:
+    sizes = np.abs(np.random.default_rng(3).standard_t(3, 20_000))
+    counts = np.bincount(class_of(sizes), minlength=len(CLASSES)).astype(float)
+    tail = Tail.of(counts, 5.0, 60.0, 20_000)
+    (usual, excess), (smaller, more) = (tail.cut(40.0, weight) for weight in (1.0, 0.5))
+    assert smaller < usual
+    assert more > excess == tail.excess(np.array([usual]))[0]

@@ -21,8 +21,8 @@ from cloister.core.display import Bars, Heatmap, Table
 from cloister.data import read_source
 from cloister.data.schema import Column
 from cloister.privacy.budget import Budget
-from cloister.tasks import TASKS
-from cloister.tasks.tables import comparison, inference
+from cloister.tasks import TASKS, significance
+from cloister.tasks.tables import comparison
 from cloister.tasks.tables.journal import _rounded
 from cloister.testing import ZeroNoise, rerun
 
@@ -109,7 +109,7 @@ def test_without_noise_it_is_pandas_and_scipy(arms: int) -> None:
         start += levels
     p = np.concatenate([found["welch_p"], found["chi2_p"]])
     holm = np.concatenate([found["welch_holm"], found["chi2_holm"]])
-    assert holm == pytest.approx(inference.holm(p))
+    assert holm == pytest.approx(significance.holm(p))
     assert not any(name.startswith(("quantiles", "correlation")) for name in found)
 
 
