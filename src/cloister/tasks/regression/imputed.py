@@ -185,6 +185,7 @@ class Versions:
 
     def means(self, values: Floats) -> Floats:
         """Return the means of columns over the versions of each record."""
+        # Shares of one record sum to 1, so the sum is a mean.
         return by_unit(values * self.share, self.owner)
 
 
@@ -577,6 +578,7 @@ class ImputedRegression(Gaussian):
             **self.analysis.coefficients(results, columns),
             "incomplete": tuple(columns[j] for j in self.incomplete),
             **shares,
+            # All lists have one length, and the intercept has no such result.
             "missing_information": np.append(results["missing_information"], np.nan),
         }
 
