@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
+
 from cloister.app.coefficients import coefficients_of
 from cloister.app.files import prepare_folder, refuse_results, write_release
 from cloister.app.forecast import plan_warnings
@@ -158,6 +160,8 @@ def show_displays(shown: Presentation, out: Output) -> None:
     matrices = [display for display in displays if isinstance(display, Heatmap)]
     named = {row[0] for table in displays if isinstance(table, Table) for row in table.rows}
     new = {id(display) for display in without_repeats(displays)}
+    # A picture without a known number repeats none, and its rows say so.
+    new |= {id(one) for one in displays if isinstance(one, Bars) and not _is_known(one)}
     tables = [
         as_table(display)
         for display in [display for display in displays if _is_short(display)] or matrices
@@ -171,6 +175,10 @@ def show_displays(shown: Presentation, out: Output) -> None:
         out.say()
     if shown.comparison:
         out.table(shown.comparison)
+
+
+def _is_known(display: Bars) -> bool:
+    return bool(np.isfinite(display.estimate.values).any())
 
 
 def _is_short(display: Display) -> bool:

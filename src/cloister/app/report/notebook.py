@@ -97,12 +97,14 @@ def release_axes(displays: Sequence[Display], title: str | None = None) -> Axes:
 def without_repeats(displays: Sequence[Display]) -> Iterator[Display]:
     """Yield the tables, and the pictures with a number that is in no table."""
     # A page of a notebook is short, and several tasks show one result twice.
-    seen: set[tuple[float, ...]] = set()
+    seen: set[tuple[str, tuple[float, ...]]] = set()
     for display in sorted(displays, key=lambda shown: not isinstance(shown, Table)):
-        values = {_numbers(cell) for _, _, cell in _cells(display)}
+        cells = [(row, heading, _numbers(cell)) for row, heading, cell in _cells(display)]
+        values = {(row, numbers) for row, _, numbers in cells}
         if isinstance(display, Table) or not values <= seen:
             yield display
-        seen |= values
+        # A picture has one name for a row and a column of a table.
+        seen |= values | {(f"{row}, {heading}", numbers) for row, heading, numbers in cells}
 
 
 def _cells(display: Display) -> Iterator[tuple[str, str, float | Estimate]]:

@@ -82,6 +82,7 @@ _LABELS = {
     "ate": "on average over all records",
     "naive": "difference of means, not adjusted",
 }
+_WHEN = ("before", "after weighting")
 _BALANCE = (
     "[ , ] are 95 % confidence intervals (privacy noise only). Balanced: the whole interval is "
     f"within {_BALANCED}."
@@ -532,7 +533,7 @@ class TreatmentEffect(Gaussian):
         note = f"{_BALANCE} {NOT_KNOWN}: {_SMALL}." if unknown else _BALANCE
         picture = bars_of(
             "Balance of covariates",
-            [f"{name}, {when}" for name in self.names for when in ("before", "after")],
+            [f"{name}, {when}" for name in self.names for when in _WHEN],
             list(chain.from_iterable(pairs)),
             INTERVALS,
             "standardised difference",
@@ -545,7 +546,7 @@ class TreatmentEffect(Gaussian):
         return (
             Table(f"Effect of {of}", ("", "effect"), effects, WITH_POPULATION),
             Table("Arms", ("", "records"), tuple(zip(self.arms, sizes, strict=True)), MARGINS),
-            Table("Balance", ("", "before", "after weighting", ""), rows, note),
+            Table("Balance", ("", *_WHEN, ""), rows, note),
             replace(picture, points=True, marks=(-_BALANCED, _BALANCED)),
         )
 
