@@ -156,12 +156,16 @@ class FormState:
             # Categories first, as they need no bins.
             first = sorted(self.others, key=self.edges.__contains__)[: self.question.most]
             return tuple(name for name in self.others if name in first)
-        # Columns are sent by number, since a name may hold any character.
-        chosen = {self.schema.names[int(at)] for at in self._numbers()}
+        chosen, shown = self._named("column"), self._named("shown")
+        # A column that has lost its role is used if all others are.
+        if shown and chosen >= shown & {*self.others} and not self.question.most:
+            chosen |= {*self.others} - shown
         return tuple(name for name in self.others if name in chosen)
 
-    def _numbers(self) -> set[str]:
-        return set(self.form.getlist("column")) & set(map(str, range(len(self.schema.names))))
+    def _named(self, field: str) -> set[str]:
+        # Columns are sent by number, since a name may hold any character.
+        numbers = set(self.form.getlist(field)) & set(map(str, range(len(self.schema.names))))
+        return {self.schema.names[int(at)] for at in numbers}
 
     @property
     def columns(self) -> tuple[str, ...]:
