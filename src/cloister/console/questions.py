@@ -165,11 +165,14 @@ class FormState:
             # Categories first, as they need no bins.
             first = sorted(self.others, key=self.edges.__contains__)[: self.question.most]
             return tuple(name for name in self.others if name in first)
-        # Columns are sent by number, since a name may hold any character.
-        chosen = self._named("column")
+        chosen, shown = self._named("column"), self._named("shown")
+        # A column that has lost its role is used if all others are.
+        if shown and chosen >= shown & {*self.others} and not self.question.most:
+            chosen |= {*self.others} - shown
         return tuple(name for name in self.others if name in chosen)
 
     def _named(self, field: str) -> set[str]:
+        # Columns are sent by number, since a name may hold any character.
         chosen = self.form.getlist(field)
         return {name for at, name in enumerate(self.declared.names) if str(at) in chosen}
 

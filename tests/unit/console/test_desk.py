@@ -801,6 +801,17 @@ def test_a_field_offers_the_columns_that_fit_it(desk: TestClient) -> None:
     assert "gamma" in offered(shown("glm")[0], "family")
 
 
+def test_a_column_that_loses_its_role_is_used_if_all_others_are(desk: TestClient) -> None:
+    """The target was age (0); the page showed all other columns."""
+    others = [("shown", str(at)) for at in (1, 2)]
+    form = [("of", "linear"), ("target", "weight"), *others]
+    where, _ = say(desk)
+    for columns, used in (("12", ["0", "2"]), ("1", [])):
+        asked = urlencode([*form, *(("column", at) for at in columns)])
+        page = desk.get(f"{where}&{asked}").text
+        assert re.findall(r'name="column" value="(\d)" checked', page) == used
+
+
 def test_numbers_have_public_bins_that_a_person_can_change(desk: TestClient, folder: Path) -> None:
     where, _ = say(desk, **TYPED)
     page = desk.get(f"{where}&ask=scorecard").text

@@ -266,9 +266,8 @@ class Stream:
             why = _CLOSED.get(first.code, first.reason) if first else ""
         except CancelledError:
             why = "it was closed here"
-        raise TransportError(
-            f"the stream to {self._where} has ended: {printable(why) or 'the connection was lost'}."
-        )
+        cause = printable(why).rstrip(".") or "the connection was lost"
+        raise TransportError(f"the stream to {self._where} has ended: {cause}.")
 
 
 @dataclass(frozen=True)
