@@ -158,7 +158,8 @@ class TreatmentEffect(Gaussian):
             tuple[str, ...], "all common causes of both columns; all other columns by default"
         ] = ()
         estimand: Annotated[
-            Literal["ato", "ate"], "ato: where both arms are likely; ate: over all records"
+            Literal["ato", "ate"],
+            "ato: where both arms are likely; ate: over all records. The other one has more noise",
         ] = "ato"
         n_units: Annotated[Whole | None, "public number of records; nominal_n by default"] = None
 
@@ -472,12 +473,12 @@ class TreatmentEffect(Gaussian):
         ends = np.cumsum([block.size for block in self.blocks(ROUNDS)])[:-1]
         sums = np.split(aim.sums, ends)
         results: dict[str, Floats] = {}
-        for k, (name, longest) in enumerate(zip(ESTIMANDS, self._longest(aim), strict=True)):
+        for k, name in enumerate(ESTIMANDS):
             found = effect_of(
                 (sums[2 * k], aim.noise[2 * k]),
                 aim.cuts[k],
                 aim.lost[k],
-                (sums[2 * k + 1] * longest, aim.noise[2 * k + 1] * longest),
+                sums[2 * k + 1] * self._longest(aim)[k],
                 [one.noise for one in solutions],
             )
             value = found[0] + self._usual(aim, placed) if all(certain) else np.nan

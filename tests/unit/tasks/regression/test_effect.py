@@ -22,7 +22,7 @@ from cloister.estimators.treatment import DPTreatmentEffect
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.tasks.regression.effect import TreatmentEffect
-from cloister.tasks.regression.weighing import ESTIMANDS, LEAST, SCORE, effect_of, scores_of
+from cloister.tasks.regression.weighing import ESTIMANDS, LEAST, scores_of
 from cloister.testing import SimulatedNoise, ZeroNoise, zero_noise
 
 N = 8000
@@ -204,18 +204,6 @@ def test_the_effect_that_is_asked_for_has_most_of_the_budget(estimand: str) -> N
         assert weights[estimand + end] > 2 * weights[other + end]
     whole = [block.weight for t in range(task.rounds) for block in task.blocks(t)]
     assert sum(whole) == pytest.approx(1.0)
-
-
-def test_noise_in_slopes_widens_no_interval() -> None:
-    """A slope as large as its noise shows no error of a model; a clear one does."""
-    sums, errors = (np.array([0.0, 1.0, 100.0]), 1e-9), [np.eye(2), np.eye(1)]
-    noises = [
-        effect_of(sums, 1.0, 0.0, (np.array(slopes), 3.0), errors)[1]
-        for slopes in ([3.0, 3.0, 3.0], [3.0, 3.0, 30.0])
-    ]
-    weight = 100 / np.sqrt(1 - SCORE**2) * np.sqrt(2)  # the factor of k is a half of the rest
-    assert noises[0] == pytest.approx(0.0, abs=1e-9)
-    assert noises[1] == pytest.approx(1.3 * (30.0**2 - 3.0**2) / weight**2)
 
 
 def rare_treatment(n: int) -> np.ndarray:
