@@ -143,8 +143,8 @@ class KeyFolder:
             there = path.is_file()
         if not there:
             raise PlanError(
-                f"keys {str(self.path)!r} have no {name}; request, approve and install them "
-                "with 'cloister federation enroll'."
+                f"keys {str(self.path)!r} have no {name}; make them with 'cloister federation "
+                "enroll request', and then 'approve' at the authority and 'install'."
             )
         return path
 

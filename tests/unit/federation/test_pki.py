@@ -427,7 +427,7 @@ def test_key_and_certificate_must_fit(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_keys_says_how_to_make_them(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="cloister federation enroll request"):
+    with pytest.raises(PlanError, match="enroll request', and then 'approve'"):
         KeyFolder(tmp_path).identity()
     (tmp_path / "identity.key").write_text("no key")
     with pytest.raises(PlanError, match="is not a key"):
