@@ -8,11 +8,11 @@ from math import exp, log
 import numpy as np
 import pytest
 
+from cloister.app.least_error import least_error, sites_error
 from cloister.core.errors import PlanError
 from cloister.core.randomness import SecretStream
 from cloister.hazmat.ring import Integers
 from cloister.privacy.budget import Budget
-from cloister.tasks.clustering.least_error import least_error, sites_error
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister_lab.curator.bounds import (
     ball_bound,

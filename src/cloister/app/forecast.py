@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
+from cloister.app.least_error import least_error
 from cloister.core.arrays import Floats, Results
 from cloister.core.display import Table
 from cloister.core.errors import PlanError
@@ -25,6 +26,11 @@ _LARGE_ODDS = 0.9  # an attacker's; 0.5 is a blind guess
 _CLEAR_SUM = 5.0  # least ratio of the sum of equal records to its noise
 _SHARE = re.compile("(share|rank|survival|event rate|items|sets of)\\b")
 """Forecasts between 0 and 1; `want` takes them as such."""
+_BOUNDS = (
+    "Sums of squared distances to the nearest centre, with every column scaled to [-1, 1], "
+    "above the least that is possible. Proof: docs/proofs/max_cover_bounds.md."
+)
+"""The note of the table of bounds."""
 WITHOUT_SITE = (
     "the model has no term for the silo. If silos differ both in a column and in the outcome, the "
     "coefficient of this column includes the difference between silos; a formula of glm, or the "
@@ -114,12 +120,21 @@ def unknown_error(plan: Plan) -> str:
 
 
 def error_bounds(plan: Plan) -> tuple[Table, ...]:
-    """Return bounds that theorems give, from the optional member ``error_bounds(plan)`` of a task.
+    """Return a table of bounds of the error of centres that theorems give; none for other tasks.
 
-    They hold for the worst records; a usual table has another error.
+    They hold for the worst records; a usual table has another error. The optional member
+    ``error_orders(plan)`` of a clustering yields what its paper states.
     """
-    bounds = getattr(plan.task, "error_bounds", None)
-    return tuple(bounds(plan)) if bounds else ()
+    orders = getattr(plan.task, "error_orders", None)
+    if orders is None or plan.budget is None:
+        return ()
+    found = dict(orders(plan))
+    if k := getattr(plan.task, "n_clusters", 0):
+        # A budget for units of several records is one for single records, too.
+        least = least_error(k, len(plan.columns), plan.budget, plan.nominal_n)
+        found = {"any private method has at least, on some table": least} | found
+    rows = tuple((name, number(value)) for name, value in found.items() if value > 0)
+    return (Table("Bounds of the error of centres", ("of", "bound"), rows, _BOUNDS),) * bool(rows)
 
 
 def _margin(label: str, width: float) -> str:

@@ -22,6 +22,7 @@ from cloister.app.forecast import (
     wanted_budget,
 )
 from cloister.app.job import make_plan
+from cloister.app.least_error import least_error
 from cloister.app.present import doubts_of
 from cloister.app.release import Release
 from cloister.cli import main
@@ -32,7 +33,6 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.tasks import installed
 from cloister.tasks.clustering.auto_mean import MeanRoute
-from cloister.tasks.clustering.least_error import least_error
 from cloister.tasks.examples import example_of
 from cloister.tasks.regression.parse import parse_formula
 

@@ -22,10 +22,10 @@ from math import log, sqrt
 
 import numpy as np
 
+from cloister.app.least_error import least_error
 from cloister.core.errors import PlanError
 from cloister.privacy.budget import Budget
 from cloister.protocol.task import COUNT_BITS
-from cloister.tasks.clustering.least_error import least_error
 from cloister_lab.curator.max_cover import MaxCover
 from cloister_lab.tasks.max_cover import published_order
 

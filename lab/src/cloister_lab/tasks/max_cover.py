@@ -116,8 +116,8 @@ class MaxCoverHistogram(Recovered):
         size = sum(side**self.n_axes for side in self._sides)
         return (Block("cells", (size,), grids * one, grids * one**2, self.shares[0]),)
 
-    def _bounds(self, plan: Plan) -> Iterator[tuple[str, float]]:
-        yield from super()._bounds(plan)
+    def error_orders(self, plan: Plan) -> Iterator[tuple[str, float]]:
+        """Yield the order of the error that the paper states."""
         if plan.budget is not None and plan.budget.delta:
             order = published_order(self.n_clusters, len(plan.columns), plan.nominal_n, plan.budget)
             yield (

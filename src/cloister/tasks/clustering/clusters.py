@@ -23,10 +23,8 @@ from cloister.core.display import (
     Table,
     around,
 )
-from cloister.core.numerals import number
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import Mechanism
-from cloister.tasks.clustering.least_error import least_error
 from cloister.tasks.interval_tables import in_days
 from cloister.tasks.intervals import above_noise, differences, ratio_interval, size_interval
 from cloister.tasks.options import Dates
@@ -340,23 +338,9 @@ class Clustering:
                     "epsilon would help."
                 )
 
-    def error_bounds(self, plan: Plan) -> Iterator[Table]:
-        """Yield a table of bounds of the error of the centres, if any is known."""
-        rows = tuple((name, number(value)) for name, value in self._bounds(plan))
-        note = (
-            "Sums of squared distances to the nearest centre, with every column scaled to [-1, 1], "
-            "above the least that is possible. Proof: docs/proofs/max_cover_bounds.md."
-        )
-        if rows:
-            yield Table("Bounds of the error of centres", ("of", "bound"), rows, note)
-
-    def _bounds(self, plan: Plan) -> Iterator[tuple[str, float]]:
-        k = getattr(plan.task, "n_clusters", 0)
-        if k and plan.budget is not None:
-            # A budget for units of several records is one for single records, too.
-            least = least_error(k, len(plan.columns), plan.budget, plan.nominal_n)
-            if least > 0:
-                yield "any private method has at least, on some table", least
+    def error_orders(self, plan: Plan) -> Iterator[tuple[str, float]]:
+        """Yield names and orders of the error that the paper of a method states; by default none."""
+        yield from ()
 
     def category_warning(self, names: Sequence[str]) -> str:
         """Return a warning that columns of several categories would count as numbers."""
