@@ -93,7 +93,8 @@ class Standardise(Scaled):
             yield (
                 f"the noise leaves the deviations of {named}{more} uncertain by a factor of two, "
                 "so later steps may clip or shrink these columns; give narrower bounds from public "
-                "knowledge or a larger epsilon, or omit this step: estimators here scale columns by their bounds."
+                "knowledge or a larger epsilon, or omit this step: estimators here scale columns "
+                "by their bounds."
             )
 
     def summary(
