@@ -178,7 +178,7 @@ class DPStandardScaler(_Preparing):
     --------
     >>> import numpy as np
     >>> from cloister import DPStandardScaler
-    >>> X = np.random.default_rng(0).normal(50, 5, (2000, 2))
+    >>> X = np.random.default_rng(0).normal(50, 15, (2000, 2))
     >>> model = DPStandardScaler(epsilon=1.0, bounds=(0, 100), nominal_n=2000).fit(X)
     >>> model.transform(X).shape
     (2000, 2)

@@ -35,8 +35,8 @@ def doubts(task: str, values: Floats, epsilon: float, **options: Any) -> str:
 def test_a_scale_that_is_noise_is_named() -> None:
     values = np.random.default_rng(0).normal([30, 30], [15, 1], (2000, 2))
     said = doubts("standardise", values, 0.2)
-    assert "the deviations of b are hidden by the noise" in said
-    assert "hidden" not in doubts("standardise", values, 100.0)
+    assert "the noise leaves the deviations of b uncertain by a factor of two" in said
+    assert "uncertain" not in doubts("standardise", values, 100.0)
 
 
 def test_an_interval_of_r2_that_says_nothing_is_named() -> None:

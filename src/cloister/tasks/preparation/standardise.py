@@ -91,9 +91,10 @@ class Standardise(Scaled):
             names = np.array(columns)[list(self.used)][hidden].tolist()
             named, more = ", ".join(names[:_NAMED]), ", ..." * (len(names) > _NAMED)
             yield (
-                f"the deviations of {named}{more} are hidden by the noise, and later steps clip "
-                "or shrink these columns; give narrower bounds from public knowledge or a larger "
-                "epsilon, or omit this step: estimators here scale columns by their bounds."
+                f"the noise leaves the deviations of {named}{more} uncertain by a factor of two, "
+                "so later steps may clip or shrink these columns; give narrower bounds from public "
+                "knowledge or a larger epsilon, or omit this step: estimators here scale columns "
+                "by their bounds."
             )
 
     def summary(
