@@ -339,7 +339,7 @@ class Clustering:
                 )
 
     def error_orders(self, plan: Plan) -> Iterator[tuple[str, float]]:
-        """Yield names and orders of the error that the paper of a method states; by default none."""
+        """Yield names and orders of the error that the paper of a method states."""
         yield from ()
 
     def category_warning(self, names: Sequence[str]) -> str:
