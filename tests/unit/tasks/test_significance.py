@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cloister.core.display import Estimate, between
-from cloister.tasks.significance import clear, deviate, found, normal_p
-from cloister.tasks.tables.inference import holm
+from cloister.tasks.significance import clear, deviate, found, holm, normal_p
 
 
 def test_holms_correction_is_the_textbooks() -> None:
