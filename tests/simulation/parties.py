@@ -19,6 +19,7 @@ from cloister.core.errors import CloisterError, LedgerError
 from cloister.data import Records
 from cloister.federation.service.jobs import Jobs
 from cloister.federation.service.store import Store, StoredJob
+from cloister.federation.settings import PolicySettings
 from cloister.federation.silo.agent import Agent
 from cloister.federation.silo.store import Store as SiloStore
 from cloister.federation.transports.http import Kind, Message
@@ -41,9 +42,7 @@ PATIENCE = 120.0  # seconds that the coordinator waits for an answer
 DATABASES = ("ledger.db", "ledger.db-wal")
 DELTA = 1e-6
 _SILENT = SimpleNamespace(write=lambda *about, **fields: None)  # an audit file
-_STANDING = SimpleNamespace(
-    standing=True, max_epsilon_per_study=None, max_epsilon_per_year=None, tasks=()
-)
+_STANDING = PolicySettings(standing=True)
 
 
 class WatchedAgent(Agent):

@@ -445,7 +445,7 @@ def test_an_unknown_option_of_a_session_is_named(old: str, new: str, known: str)
     analyses = [{"kind": "logistic", "target": "y", "of": ["x"]}]
     text = json.dumps({**OPTIONS, "analyses": analyses, "how": "inner"})
     assert old in text
-    with pytest.raises(PlanError, match=rf"must be a table of .*'{known}' is unknown"):
+    with pytest.raises(PlanError, match=rf"must be a table with .*'{known}' is unknown"):
         _program("linked", json.loads(text.replace(old, new)), {"linked": Linked})
 
 
