@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,8 @@ def test_a_horizon_that_waits_is_cancelled_and_costs_what_was_sent(
         for silo in SILOS:
             federation._wait(lambda silo=silo: not states(federation, silo), 60, "no state is left")
             ledger = Ledger(federation.folder / silo / "ledger.db")
-            federation._wait(lambda: not ledger.jobs()[-1].is_open, 60, "the ledger closes")
+            is_closed = partial(_is_closed, ledger)
+            federation._wait(is_closed, 60, "the ledger closes")
             assert ledger.spent("visits") == pytest.approx(period - 1, abs=1e-3)
             ledger.dispose()
 
@@ -197,7 +199,6 @@ def test_a_silo_whose_state_is_lost_answers_in_other_jobs(
     federation: LocalFederation,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job, _ = opened(federation, capsys)
     for silo in SILOS:
@@ -240,6 +241,10 @@ def test_lost_rows_are_shown_before_a_period_is_frozen(
     said = capsys.readouterr().err
     assert "it stops here." in said
     assert "20 of 40" in said
+
+
+def _is_closed(ledger: Ledger) -> bool:
+    return not ledger.jobs()[-1].is_open
 
 
 def states(federation: LocalFederation, silo: str) -> list[Path]:
