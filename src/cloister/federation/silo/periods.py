@@ -121,7 +121,7 @@ class Periods:
         sent : int
             Number of periods that the ledger has sent.
         warn : function
-            Is told if an earlier period has the same records.
+            Receives a sentence if an earlier period has the same records.
         """
         with self.opened(sent) as state:
             if period <= state.frozen:
