@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from cloister.app.horizon import HorizonFolder
 from cloister.cli import main
-from cloister.core.errors import CloisterError
+from cloister.core.errors import CloisterError, PlanError
 from cloister.data.schema import Schema
 from cloister.federation.local import ANALYST, COORDINATOR, LocalFederation
 from cloister.privacy.events import HorizonEvent
@@ -166,6 +167,84 @@ def test_a_silo_that_leaves_ends_the_horizon_with_a_sentence(
         assert ledger.spent("visits") == pytest.approx(1, abs=1e-3)  # nothing comes back
         ledger.dispose()
     wait_released(federation, job, 1)  # what was released stays
+
+
+def test_a_horizon_that_waits_is_cancelled_and_costs_what_was_sent(
+    federation: LocalFederation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for period in (1, 2):  # before the first release, and after it
+        job, _ = opened(federation, capsys)
+        for silo in SILOS if period == 2 else ():
+            assert freeze(federation, silo, job, 1, arrivals(tmp_path, silo, 1)[0]) == 0
+        if period == 2:
+            wait_released(federation, job, 1)
+        assert freeze(federation, "north", job, period, arrivals(tmp_path, "north", period)[0]) == 0
+        assert {oct(path.stat().st_mode)[-3:] for path in states(federation, "north")} == {"600"}
+        assert main(["jobs", "cancel", job, "--config", str(federation.config(ANALYST))]) == 0
+        capsys.readouterr()
+        assert federation.wait_job(job)["state"] == "cancelled"
+        for silo in SILOS:
+            federation._wait(lambda silo=silo: not states(federation, silo), 60, "no state is left")
+            ledger = Ledger(federation.folder / silo / "ledger.db")
+            is_closed = partial(_is_closed, ledger)
+            federation._wait(is_closed, 60, "the ledger closes")
+            assert ledger.spent("visits") == pytest.approx(period - 1, abs=1e-3)
+            ledger.dispose()
+
+
+@pytest.mark.parametrize("federation", ["group"], indirect=True)
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_a_silo_whose_state_is_lost_answers_in_other_jobs(
+    damage: str,
+    federation: LocalFederation,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    job, _ = opened(federation, capsys)
+    for silo in SILOS:
+        assert freeze(federation, silo, job, 1, arrivals(tmp_path, silo, 1)[0]) == 0
+    wait_released(federation, job, 1)
+    federation.kill("north")
+    for path in states(federation, "north"):
+        if damage == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(b"no database" * 1000)
+    federation.start("north")
+    federation.wait_connected()
+    # Now the coordinator asks all silos again.
+    assert freeze(federation, "east", job, 2, arrivals(tmp_path, "east", 2)[0]) == 0
+    log = federation.log("north")
+    found = "is missing" if damage == "missing" else "cannot be"
+    federation._wait(lambda: found in log.read_text(), 60, "the owner is told")
+    other, _ = opened(federation, capsys)
+    assert other != job
+
+
+def test_lost_rows_are_shown_before_a_period_is_frozen(
+    federation: LocalFederation,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job, _ = opened(federation, capsys)
+    path = tmp_path / "lossy.csv"
+    path.write_text("patient,kind\n" + "".join(f"{i},burn\n,cut\n" for i in range(20)))
+
+    def stop(*_: Any) -> None:
+        raise PlanError("it stops here.")
+
+    monkeypatch.setattr("cloister.app.arrivals.Arrivals.freeze", stop)
+    config = str(federation.config("north"))
+    words = ["horizon", "freeze", job, "1", str(path), "--config", config, "--max-loss", "1"]
+    assert main(words) != 0
+    said = capsys.readouterr().err
+    assert "it stops here." in said
+    assert "20 of 40" in said
+
+
+def _is_closed(ledger: Ledger) -> bool:
+    return not ledger.jobs()[-1].is_open
 
 
 def states(federation: LocalFederation, silo: str) -> list[Path]:

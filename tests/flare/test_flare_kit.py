@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from cloister.app.job import Job, Trust
 from cloister.cli import COMMANDS, main
 from cloister.core.errors import DataError, PlanError
+from cloister.data.schema import Schema
 from cloister.federation.flare.kit import SERVER_CLASS, SITE_CLASS, open_doors, secure, write_job
 from cloister.federation.pki import KeyFolder, local_federation
 from cloister.federation.silo.policy import Proposer
 from cloister.hazmat.signing import Identity
+from cloister.privacy.horizon import Encoding
 from cloister.protocol.plan import Plan
 from cloister.protocol.proposal import proposal
 from cloister.protocol.readers import Reader
@@ -165,6 +168,33 @@ def test_a_server_of_flare_runs_no_job_with_readers(tmp_path: Path) -> None:
                 _read(tmp_path / "x")
         else:
             assert _read(tmp_path / "x")["plan"]["readers"] == []
+
+
+def test_a_server_of_flare_runs_no_job_with_periods(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    from cloister.federation.flare.controller import _read
+
+    identities = {silo: Identity.new() for silo in ("a", "b", "c")}
+    job = Job(
+        task=TASKS["tabulate"],
+        schema=Schema(
+            dataset="visits",
+            unit="patient",
+            max_rows=1,
+            columns=[{"name": "kind", "type": "category", "categories": ["burn", "cut"]}],
+        ),
+        silos=tuple(identities),
+        options={"tables": [["kind"]]},
+        epsilon=1.0,
+        delta=1e-6,
+        nominal_n=300,
+        horizon=Encoding.of(2),
+        trust=Trust(fingerprints=tuple(one.fingerprint for one in identities.values())),
+    )
+    document = proposal(job.plan, identities["a"], "ana")
+    (tmp_path / "x").write_text(json.dumps(document))
+    with pytest.raises(PlanError, match="a job over FLARE has no periods"):
+        _read(tmp_path / "x")
 
 
 def test_a_job_written_by_the_command_is_the_analysts(

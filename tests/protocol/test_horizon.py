@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from cloister.core.errors import (
 )
 from cloister.data import read_source
 from cloister.data.schema import Schema
-from cloister.federation.silo.periods import Periods
+from cloister.federation.silo.periods import Periods, freeze
 from cloister.hazmat.ring import to_bytes
 from cloister.hazmat.signing import Identity
 from cloister.privacy import accounting
@@ -38,6 +39,7 @@ from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.exchanges import Kind
 from cloister.protocol.journal import MemoryJournal
+from cloister.protocol.lifecycle import SiloState
 from cloister.protocol.messages import kind_of
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
@@ -133,6 +135,14 @@ def test_a_plan_that_cannot_be_renewed_is_refused(
         replace(plan, **changed)
 
 
+def test_every_plan_with_a_horizon_shows_its_periods() -> None:
+    many = {f"silo-{i}": Identity.new() for i in range(12)}
+    rows = tuple((1 << 10,) * (t + 1) for t in range(104))
+    plan = replace(job_of(many), horizon=Encoding(rows)).plan
+    assert plan.horizon is not None
+    Horizon(plan, plan.horizon)
+
+
 # The protocol ----------------------------------------------------------------------------------
 
 
@@ -214,13 +224,20 @@ class World:
         rows = [f"{silo}-{period}-{start + i},{k}" for i, k in enumerate(np.repeat(KINDS, counts))]
         self.freeze_file(silo, period, rows, path)
 
-    def freeze_file(self, silo: str, period: int, rows: list[str], path: Path) -> None:
+    def freeze_file(
+        self,
+        silo: str,
+        period: int,
+        rows: list[str],
+        path: Path,
+        warn: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
         path.write_text("patient,kind\n" + "".join(f"{row}\n" for row in rows))
 
         def read(admits: Any) -> Any:
             return read_source(path, SCHEMA, columns=["kind"], admits=admits)
 
-        self.periods(silo).freeze(period, silo, read, self.sent(silo))
+        self.periods(silo).freeze(period, silo, read, self.sent(silo), warn)
 
     def live(self) -> int:
         """Run until the next period waits, or the end; return the periods that all have noted."""
@@ -426,6 +443,43 @@ def test_periods_are_frozen_in_order_and_once(world: World) -> None:
     # Its upload may have left, but the release did not come.
     with pytest.raises(PlanError, match="period 1 is sent and not released yet"):
         world.freeze("north", 2, counts(2))
+
+
+def test_an_owner_hears_of_records_that_an_earlier_period_has(
+    tmp_path: Path, identities: dict[str, Identity]
+) -> None:
+    plan = replace(job_of(identities), horizon=Encoding.of(PERIODS, 2)).plan
+    world, said = World(tmp_path, plan, identities), list[str]()
+    path = world.folder / "again.csv"
+    for period in (1, 2):
+        for silo in SILOS:
+            world.freeze_file(silo, period, ["anna,burn"], path, said.append)
+        assert world.live() == period
+        assert len(said) == (0 if period == 1 else len(SILOS))
+    assert "gave the same records, with the same 'patient', in an earlier period" in said[0]
+
+
+def test_a_period_is_not_frozen_by_other_code_than_that_of_the_plan(world: World) -> None:
+    assert world.plan.code is not None
+    plan = replace(world.plan, code=replace(world.plan.code, digest="0" * 64))
+    job: Any = SimpleNamespace(id=plan.run_id, state=SiloState.RUNNING)
+    site: Any = None  # is not looked at
+    with pytest.raises(PlanError, match="use the same code at every party"):
+        freeze(site, job, plan, 1, lambda admits: pytest.fail("records were read"), said_to_none)
+
+
+def test_a_period_that_comes_with_other_words_is_an_error(world: World) -> None:
+    for silo in SILOS:
+        world.freeze(silo, 1, counts(1))
+    assert world.live() == 1
+    words = world.sums["north"][0].words
+    world.periods("north").note([to_bytes(words)], 1)
+    with pytest.raises(LedgerError, match="was released with other noise than the ledger has"):
+        world.periods("north").note([to_bytes(words + np.uint64(1))], 1)
+
+
+def said_to_none(sentence: str) -> None:
+    raise AssertionError(sentence)
 
 
 def test_a_person_counts_in_no_more_periods_than_were_priced(world: World) -> None:

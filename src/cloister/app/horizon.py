@@ -122,6 +122,8 @@ class Horizon:
         for block in plan.blocks(0):
             if self.scale(block) > MAX_SCALE:
                 yield "noise of the horizon does not fit the ring; use a larger epsilon."
+            if plan.horizon is not None:
+                continue  # its own rules keep the sums with their noise in the ring
             records = len(plan.silos) * MOST_RECORDS * self.encoding.gain
             if records * (isqrt(block.l2_squared) + 1) >= 1 << (RING_BITS - 2):
                 yield "sums of the horizon do not fit the ring; use fewer frac_bits or silos."
@@ -544,14 +546,7 @@ class HorizonFolder:
         frames = [self._words(self._frame(ledger, s)) for s in range(t)]
         before = self.horizon.course(np.array(frames, dtype=np.int64)).state
         for silo, state in waiting.items():
-            sums = frozen_sums(plan, silo, records[silo], before)
-            content = records[silo].fingerprint(state.key)
-            if state.repeats(content):
-                warn(
-                    f"silo {silo!r} gave the same records, with the same {plan.unit!r}, in an "
-                    "earlier period; they count again, and a period cannot be taken back."
-                )
-            state.freeze(t, content, sums)
+            freeze_arrivals(plan, silo, records[silo], before, state, t, warn)
         # From the noise on: no sum without noise is kept.
         total = self.horizon.noise(noise)
         for state in states.values():
@@ -622,7 +617,27 @@ def read_arrivals(
     return records
 
 
-def frozen_sums(plan: Plan, silo: str, records: Records, state: GridState) -> Integers:
+def freeze_arrivals(
+    plan: Plan,
+    silo: str,
+    records: Records,
+    before: GridState,
+    state: Arrivals,
+    t: int,
+    warn: Callable[[str], None],
+) -> None:
+    """Freeze the records of a silo in period `t`; warn if an earlier period has the same ones."""
+    sums = _frozen_sums(plan, silo, records, before)
+    content = records.fingerprint(state.key)
+    if state.repeats(content):
+        warn(
+            f"silo {silo!r} gave the same records, with the same {plan.unit!r}, in an earlier "
+            "period; they count again, and a period cannot be taken back."
+        )
+    state.freeze(t, content, sums)
+
+
+def _frozen_sums(plan: Plan, silo: str, records: Records, state: GridState) -> Integers:
     """Return the exact sums of a silo's arrivals, checked as in every job."""
     step = LocalStep(plan.task_at(silo), 0, state, plan.length(0), thorough=True)
     sums, _ = agreed_sums(step, lambda step: step.checked(records))

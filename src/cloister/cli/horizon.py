@@ -160,18 +160,20 @@ def _freeze(args: argparse.Namespace, out: Output) -> Document:
         job = store.find(args.job)
     finally:
         store.dispose()
-    plan, notices = plan_of(site, job), list[str]()
+    plan = plan_of(site, job)
     accepted = site.settings.data.accept_loss if args.max_loss is None else args.max_loss
     files = SiloFiles(paths={silo: args.file}, reading=args.reading)
 
     def read(admits: Admits) -> Records:
+        notices: list[str] = []
         with out.reading() as counter:
             how: Any = {"counter": counter, "say": notices.append, "max_loss": accepted}
-            return read_arrivals(plan, site.schema, files, {silo: admits}, **how)[silo]
+            records = read_arrivals(plan, site.schema, files, {silo: admits}, **how)[silo]
+        for notice in notices:  # before the period is frozen
+            out.warn_locally(notice)
+        return records
 
-    freeze(site, job, plan, args.period, read)
-    for notice in notices:
-        out.warn_locally(notice)
+    freeze(site, job, plan, args.period, read, out.warn_locally)
     out.say(f"frozen  period {args.period} of {job.id}; it is released when all silos froze it")
     return {"job": job.id, "period": args.period}
 

@@ -171,4 +171,9 @@ def _read(path: Path) -> dict[str, Any]:
             "a job over FLARE has no readers, as FLARE has nowhere to keep their boxes; submit it "
             "to a coordinator."
         )
+    if made.horizon is not None:
+        raise PlanError(
+            "a job over FLARE has no periods, as its rounds do not wait for owners; submit it to a "
+            "coordinator."
+        )
     return {"plan": made.to_dict(), "proposer": proposer}

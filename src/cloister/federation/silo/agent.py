@@ -199,7 +199,11 @@ class Agent:
                 continue
             plan = self._plan(known)
             if plan.horizon is not None:
-                frozen = Periods.of(self._site, plan).count
+                try:
+                    frozen = Periods.of(self._site, plan).count
+                except LedgerError as error:
+                    self._tell_once("the periods cannot be read", job, error)
+                    continue
                 if self._frozen.get(job, 0) != frozen:
                     answers.append(_decision(known))
                 self._frozen[job] = frozen
@@ -443,6 +447,13 @@ class Agent:
             if client.finished:
                 self._store.move(plan.run_id, lifecycle.FINISH)
 
+    def _finish_or_tell(self, client: Client) -> None:
+        """Store the result; tell if that fails, for example without the state of a horizon."""
+        try:
+            self._finish(client)
+        except LedgerError as error:  # other jobs of this silo must go on
+            self._tell_once("the result cannot be kept", client.plan.run_id, error)
+
     def _show(self, client: Client, noise: str) -> None:
         """Note and write the periods that were released since the last call."""
         plan, frames = client.plan, [to_bytes(released.words) for released in client.sums]
@@ -547,7 +558,7 @@ class Agent:
             client = self._client(job)
         if client is None or not client.finished:
             return False
-        self._finish(client)
+        self._finish_or_tell(client)
         return self._store.state(job) == SiloState.RUNNING
 
     def _forget(self, job: str, *, whole: bool = False) -> None:
@@ -575,7 +586,7 @@ class Agent:
         """Repeat work that failed when it was due."""
         for client in list(self._clients.values()):
             if client.finished or client.plan.horizon is not None:
-                self._finish(client)
+                self._finish_or_tell(client)
         for job in list(self._ends):
             self._end(job)
         self._close_over()
@@ -634,6 +645,11 @@ class Agent:
         why = str(error) if isinstance(error, CloisterError) else place_of(error)
         self._troubles[job] = why
         _log.error("%s: %s", what, why, extra={"job": job})
+
+    def _tell_once(self, what: str, job: str, error: CloisterError) -> None:
+        """Log an error that each poll meets again."""
+        if self._troubles.get(job) != str(error):
+            self._tell_locally(what, job, error)
 
 
 def close_job(ledger: Ledger, job: str, *, whole: bool = False) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from cloister.app.arrivals import ENDED, Arrivals, frozen_periods
-from cloister.app.horizon import frozen_sums
+from cloister.app.horizon import freeze_arrivals
 from cloister.core.arrays import Integers
 from cloister.core.errors import LedgerError, PlanError
 from cloister.data.records import Records
@@ -22,6 +22,7 @@ from cloister.federation.silo.site import Site
 from cloister.federation.silo.store import Job
 from cloister.privacy.horizon import Encoding
 from cloister.privacy.ledger import Ledger
+from cloister.protocol.code import code_mismatch
 from cloister.protocol.lifecycle import GRANTED
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
@@ -93,15 +94,23 @@ class Periods:
     def note(self, frames: list[bytes], sent: int) -> None:
         """Note the words of released periods."""
         with self.opened(sent) as state:
-            for t in range(state.noted, len(frames)):
-                state.note(t, frames[t])
+            for t, frame in enumerate(frames):
+                if not state.is_noted(t, frame):  # noted with other words is an error
+                    state.note(t, frame)
 
     @property
     def count(self) -> int:
         """Number of frozen periods; 0 if the state is missing."""
         return frozen_periods(self._path)
 
-    def freeze(self, period: int, silo: str, read: Read, sent: int) -> None:
+    def freeze(
+        self,
+        period: int,
+        silo: str,
+        read: Read,
+        sent: int,
+        warn: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
         """Freeze the arrivals of a period once; a repeated call compares its records.
 
         Parameters
@@ -111,6 +120,8 @@ class Periods:
             Reads the records, given the units whose rows count.
         sent : int
             Number of periods that the ledger has sent.
+        warn : function
+            Receives a sentence if an earlier period has the same records.
         """
         with self.opened(sent) as state:
             if period <= state.frozen:
@@ -125,8 +136,7 @@ class Periods:
             records = read(state.admits)
             self._plan.contract.check(records)
             before = Progress(self._plan).state
-            sums = frozen_sums(self._plan, silo, records, before)
-            state.freeze(period - 1, records.fingerprint(state.key), sums)
+            freeze_arrivals(self._plan, silo, records, before, state, period - 1, warn)
 
 
 def forget(site: Site, job: str) -> None:
@@ -144,7 +154,9 @@ def sent_of(ledger: Ledger, job: str) -> int:
     return next((len(one.rounds) for one in ledger.jobs() if one.job == job), 0)
 
 
-def freeze(site: Site, job: Job, plan: Plan, period: int, read: Read) -> None:
+def freeze(
+    site: Site, job: Job, plan: Plan, period: int, read: Read, warn: Callable[[str], None]
+) -> None:
     """Freeze a period of a job as its owner; see :meth:`Periods.freeze`."""
     if plan.horizon is None:
         raise PlanError(f"job {job.id} has no periods; its agent reads the records by itself.")
@@ -152,12 +164,15 @@ def freeze(site: Site, job: Job, plan: Plan, period: int, read: Read) -> None:
         raise PlanError(f"job {job.id} is {job.state}; only an approved job has periods to freeze.")
     if not 1 <= period <= plan.horizon.periods:
         raise PlanError(f"period must be in [1, {plan.horizon.periods}], got {period}.")
+    # The agent sends no sum of other code, and a frozen one is never computed again.
+    if reason := code_mismatch(plan):
+        raise PlanError(reason)
     ledger = site.ledger()
     try:
         sent = sent_of(ledger, job.id)
     finally:
         ledger.dispose()
-    Periods.of(site, plan).freeze(period, site.settings.name, read, sent)
+    Periods.of(site, plan).freeze(period, site.settings.name, read, sent, warn)
 
 
 def _folder(site: Site) -> Path:
