@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cloister.cli import main
+from cloister.cli import _parser, main
+from cloister.cli.proposals import proposed_plan
 from cloister.core.errors import PlanError
 from cloister.protocol.plan import Plan
 from cloister.tasks import TASKS
@@ -33,3 +34,15 @@ def test_a_plan_over_a_network_without_nominal_n_is_none(profile: str) -> None:
         Plan.from_dict(document, TASKS)
     with pytest.raises(PlanError):
         Plan.from_dict({**document, "nominal_n": None}, TASKS)
+
+
+@pytest.mark.parametrize("given", [["--max-periods", "3"], ["--workload", "totals"]])
+def test_what_only_periods_have_requires_them(tmp_path: Path, given: list[str]) -> None:
+    (tmp_path / "schema.toml").write_text(toy_schema().to_toml())
+    pins = ",".join(f"{name}=ed25519:{name * 64}" for name in "abc")
+    words = ["jobs", "submit", "--config", "none.toml", "--silos", pins, "--epsilon", "1"]
+    words += ["--schema", str(tmp_path / "schema.toml"), "--nominal-n", "300", "--k", "2"]
+    assert proposed_plan(_parser(words).parse_args(words)).horizon is None
+    words += given
+    with pytest.raises(PlanError, match="require --periods"):
+        proposed_plan(_parser(words).parse_args(words))
