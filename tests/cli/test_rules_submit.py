@@ -13,6 +13,16 @@ from cloister.protocol.plan import Plan
 from cloister.tasks import TASKS
 from cloister.testing import toy_federation, toy_schema
 
+VISITS = """dataset = "visits"
+unit = "patient"
+max_rows = 1
+
+[[columns]]
+name = "kind"
+type = "category"
+categories = ["burn", "cut"]
+"""
+
 
 def test_a_job_over_a_network_has_an_agreed_nominal_n_and_buys_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -46,3 +56,15 @@ def test_what_only_periods_have_requires_them(tmp_path: Path, given: list[str]) 
     words += given
     with pytest.raises(PlanError, match="require --periods"):
         proposed_plan(_parser(words).parse_args(words))
+
+
+def test_the_limit_of_rows_of_a_person_is_said_to_be_that_of_a_period(tmp_path: Path) -> None:
+    (tmp_path / "visits.toml").write_text(VISITS)
+    pins = ",".join(f"{name}=ed25519:{name * 64}" for name in "abc")
+    words = ["jobs", "submit", "--config", "none.toml", "--silos", pins, "--epsilon", "1"]
+    words += ["--schema", str(tmp_path / "visits.toml"), "--nominal-n", "300"]
+    words += ["--task", "tabulate", "--set", 'tables=[["kind"]]', "--periods", "4"]
+    for most in ("1", "3"):
+        plan = proposed_plan(_parser(words).parse_args([*words, "--max-periods", most]))
+        limit = f"one patient is for each period, and its rows count in at most {most} of"
+        assert limit in plan.describe()
