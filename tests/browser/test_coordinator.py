@@ -13,7 +13,7 @@ from tests.service.test_standing import Real, real
 
 from cloister.federation.service.app import make_app
 
-from .conftest import Visit, playwright
+from .conftest import PHONE, Visit, playwright
 
 __all__ = ["real"]  # a fixture
 
@@ -38,6 +38,9 @@ def test_the_coordinators_pages_hold_what_every_page_must(browser: Any, tmp_path
     visit.page.route("**/*", answer)
     visit.go("/")
     visit.check("coordinator")
+    visit.page.set_viewport_size(PHONE)
+    heights = "[...document.querySelectorAll('.told tbody tr')].map(row => row.clientHeight)"
+    assert max(visit.page.evaluate(heights)) < PHONE["height"] / 4
     for job in (waiting, cancelled):
         visit.go(f"/jobs/{job}")
         assert job[:12] in visit.page.inner_text("h1")

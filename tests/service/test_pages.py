@@ -110,6 +110,12 @@ def test_a_silo_reads_its_own_jobs_only(coordinator: Coordinator, browser: Brows
     assert "certificate until" not in browser("a").get("/").text
 
 
+def test_the_reason_of_an_end_is_named_as_such(coordinator: Coordinator, browser: Browser) -> None:
+    coordinator.jobs.cancel(coordinator.submit(by="ana"), "ana")
+    said = f"{MEANING['cancelled']} Reason: cancelled by ana."
+    assert said in unescape(browser("ana").get("/").text)
+
+
 def test_a_scorer_has_no_page(
     coordinator: Coordinator, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -315,6 +315,7 @@ def test_the_limits_of_a_standing_rule_are_shown_where_its_owner_looks(
         main([*command, *given])
         told = " ".join(capsys.readouterr().out.split())
         for limit in (
+            "approves without you every job within the policy and these limits",
             "tasks fastlloyd; columns all; studies stroke; epsilon at most 1 a job",
             "no limit a study, at most 1.5 a year, and 2 in all. It has no end date",
         ):

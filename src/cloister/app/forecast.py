@@ -11,7 +11,7 @@ import numpy as np
 
 from cloister.app.least_error import least_error
 from cloister.core.arrays import Floats, Results
-from cloister.core.display import Table
+from cloister.core.display import YEARS, Table
 from cloister.core.errors import PlanError
 from cloister.core.numerals import number
 from cloister.data.schema import Schema
@@ -70,8 +70,13 @@ def expected(plan: Plan) -> tuple[Table, ...]:
         elif columns := _columns_of(plan, name, values):
             # Columns have different units; only shares of their ranges can be compared.
             shares = values / (2 * plan.grid.half_range[list(columns)])
+            dates = getattr(plan.task, "dates", ())  # columns of years, with a fraction
             rows = tuple(
-                (plan.columns[j], f"± {number(float(value))}", f"± {share:.2%}")
+                (
+                    plan.columns[j],
+                    f"± {number(float(value))}{f' {YEARS}' if j in dates else ''}",
+                    f"± {share:.2%}",
+                )
                 for j, value, share in zip(columns, values, shares, strict=True)
             )
             tables.append(Table(columnwise[name], ("column", "in its unit", "of its range"), rows))

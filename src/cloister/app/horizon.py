@@ -252,6 +252,7 @@ class Horizon:
     def expected(self) -> dict[str, float]:
         """Return the root mean square noise of a count in records, for each of `families`.
 
+        Windows that are as long as the horizon are left out: they are all records so far.
         It is that of a count to which a record adds the largest word of the task. The last entry
         is that of all records counted anew in every period, by jobs with equal shares of the
         budget.
@@ -261,6 +262,7 @@ class Horizon:
         found = {
             name: unit * float(np.sqrt((encoding.noises(asked) ** 2).mean()))
             for name, asked in self.families.items()
+            if (WINDOWS.get(name) or 0) < encoding.periods
         }
         return found | {"recounts": unit * encoding.max_periods * sqrt(encoding.periods)}
 

@@ -46,7 +46,7 @@ def noise_table(horizon: Horizon) -> Table:
     """Return the expected noise of a count in each kind of answer, before anything is spent."""
     rows = tuple((_ANSWERS[name], value) for name, value in horizon.expected().items())
     title = "Expected noise of a count in records, a mean over all periods"
-    return Table(title, ("records of", "noise"), rows)
+    return Table(title, ("records of", "standard deviation"), rows)
 
 
 def present_horizon(

@@ -31,6 +31,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "horizon open year --silos north,south --periods 52 --schema patients.toml --task tabulate "
         "--set 'tables=[[\"sex\"]]' --epsilon 1 --nominal-n 15000 --cap-epsilon 3",
         "horizon release year 1 week1/north.csv week1/south.csv",
+        "horizon freeze 3f2a 1 week1.csv --config silo.toml",
         "horizon show year",
     ),
     "tasks": ("tasks", "tasks tabulate", "tasks --json"),

@@ -84,6 +84,8 @@ def proposed_plan(
     job = job_of(args, task, Schema.load(args.schema), names, options, connected)
     if (periods := getattr(args, "periods", None)) is not None:
         job = replace(job, horizon=Encoding.of(periods, args.max_periods, args.workload))
+    elif getattr(args, "max_periods", 1) != 1 or getattr(args, "workload", "all") != "all":
+        raise PlanError("--max-periods and --workload require --periods; give it, or omit them.")
     return job.plan
 
 

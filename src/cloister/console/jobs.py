@@ -27,6 +27,7 @@ from cloister.app.request import Request
 from cloister.app.worker import ANSWER, events_in
 from cloister.console.guard import Form
 from cloister.core.errors import CloisterError, DataError
+from cloister.data.reading import capital
 
 if sys.platform != "win32":
     import fcntl
@@ -125,7 +126,12 @@ class Run:
     @property
     def sentences(self) -> list[str]:
         """The warnings of the job, and the reason of a failure."""
-        texts: list[str] = [event["text"] for event in self.events if "text" in event]
+        # The reason of a failure may begin with the name of a file.
+        texts: list[str] = [
+            capital(event["text"]) if event["event"] == "warning" else event["text"]
+            for event in self.events
+            if "text" in event
+        ]
         # A killed process writes no event.
         if self.state == "failed" and not self.last("failed"):
             texts.append(f"The job ended without a result; {LOG} may contain the reason.")

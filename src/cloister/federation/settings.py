@@ -214,7 +214,7 @@ class PolicySettings(_Section):
         most = self.max_epsilon_per_job or 0.0
         most = min(most, self.standing_epsilon_per_job or most)
         return (
-            "The agent approves without you every job that the policy allows: tasks "
+            "The agent approves without you every job within the policy and these limits: tasks "
             f"{', '.join(tasks) or 'none'}; columns {', '.join(self.columns or ['all'])}; "
             f"studies {', '.join(studies)}; epsilon at most {most:g} a "
             f"job, {per_study} a study, {per_year} a year, and {cap_epsilon:g} in all. It has no "

@@ -924,9 +924,10 @@ class Plan:
             lines.append("One silo, in one process: nothing is sent to anybody.")
         if self.horizon is not None:
             lines.append(
-                f"The sums are released in {self.horizon.periods} periods, for one price. Each "
-                "silo keeps the exact sums of earlier periods until the end, and if one leaves, "
-                "the job ends."
+                f"The sums are released in {self.horizon.periods} periods, for one price. The "
+                f"limit of rows of one {noun_of(self.unit)} is for each period, and its rows count "
+                f"in at most {self.horizon.max_periods} of the periods. Each silo keeps the exact "
+                "sums of earlier periods until the end, and if one leaves, the job ends."
             )
         if self.publish:
             lines.append("The result is for the one who proposed the job, too.")

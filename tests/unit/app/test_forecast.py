@@ -390,3 +390,17 @@ def test_the_beginning_of_a_name_stands_for_all_forecasts_that_have_it() -> None
     assert found == wanted_budget(plan_for, DELTA, dict.fromkeys(names, 0.2))
     with pytest.raises(PlanError, match="want must name forecasts"):
         wanted_budget(plan_for, DELTA, {"log haz": 0.2})
+
+
+def test_the_margin_of_a_date_is_in_years() -> None:
+    columns = [
+        Column(name="day", type="date", min="2024-01-01", max="2024-12-31"),
+        Column(name="age", type="number", min=0, max=90),
+    ]
+    schema = Schema(dataset="d", unit="row", columns=columns)
+    budget = Budget(1.0, DELTA)
+    plan = make_plan(TASKS["describe"], schema, ["here"], budget=budget, nominal_n=9000)
+    (means,) = [table for table in expected(plan) if "in its unit" in table.headings]
+    day, age = (str(row[1]) for row in means.rows)
+    assert day.endswith(" years")
+    assert "years" not in age

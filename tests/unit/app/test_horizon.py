@@ -16,7 +16,7 @@ import pytest
 
 from cloister.app.arrivals import Arrivals
 from cloister.app.horizon import Horizon, HorizonFolder
-from cloister.app.horizon_report import horizon_document, present_horizon
+from cloister.app.horizon_report import horizon_document, noise_table, present_horizon
 from cloister.app.job import Job
 from cloister.app.payment import Account
 from cloister.core.arrays import Integers
@@ -588,3 +588,9 @@ def test_a_report_has_the_course_and_warns_of_a_change(tmp_path: Path) -> None:
     assert any("Table 1 changed" in remark for remark in shown.remarks)
     _, before = present_horizon(horizon, released[:8])
     assert not before.remarks
+
+
+def test_a_window_as_long_as_the_horizon_is_not_named_beside_all_records() -> None:
+    assert [*horizon_of(4).expected()] == ["so far", "latest", "recounts"]
+    assert [*horizon_of(5).expected()] == ["so far", "latest", "last 4", "recounts"]
+    assert noise_table(horizon_of(4)).headings == ("records of", "standard deviation")

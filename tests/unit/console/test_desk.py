@@ -27,7 +27,7 @@ from cloister.app.worker import ANSWER, events_in
 from cloister.cli import _parser
 from cloister.console.desk import _on_page, _rows_used, _together, desk_app, warm_up
 from cloister.console.guard import Guard
-from cloister.console.jobs import EVENTS, LOG
+from cloister.console.jobs import EVENTS, LOG, Run
 from cloister.console.preview import preview_of
 from cloister.console.questions import FormState
 from cloister.core.capability import CAPABILITIES, COMMANDS, QUESTION_GROUPS, QUESTIONS
@@ -1046,3 +1046,12 @@ def test_a_known_data_set_shows_its_gauge_and_asks_for_no_cap(
     assert "cap_epsilon" not in page
     assert "Spend epsilon 1 and answer" in page
     assert "which is left" in problem(ask(desk, nominal_n="5000", epsilon="4.9"))
+
+
+def test_a_warning_of_a_job_begins_as_a_sentence_and_a_name_stays_as_it_is() -> None:
+    events = (
+        {"event": "warning", "text": "the model has no term for the silo."},
+        {"event": "failed", "text": "north.csv: no rows are left."},
+    )
+    said = Run("a", events, is_alive=False).sentences
+    assert said == ["The model has no term for the silo.", "north.csv: no rows are left."]

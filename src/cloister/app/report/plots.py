@@ -301,7 +301,9 @@ def _curve(display: Curve) -> Figure:
         )
         line.set_drawstyle("steps-post" if display.steps else "default")
     if len(display.names) > 1:
-        axes.legend(frameon=False)
+        # Above the axes, where no line is, and about as wide as these.
+        columns = min(len(display.names), max(1, 60 // (max(map(len, display.names)) + 7)))
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
     if display.chosen is not None:
         axes.axvline(display.chosen, color=MUTED, linewidth=0.8, linestyle="--")
         at = np.flatnonzero(places == display.chosen)

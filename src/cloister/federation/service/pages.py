@@ -49,10 +49,7 @@ def overview(jobs: Jobs, connected: Collection[str], caller: Peer) -> HTMLRespon
             (*_row(job, job.id in mine), _standing(jobs, job) if job.id in mine else "")
             for job in now_open
         ],
-        ended=[
-            (*_row(job, job.id in mine), f"{MEANING[job.state]} {job.reason * (job.id in mine)}")
-            for job in ended
-        ],
+        ended=[(*_row(job, job.id in mine), _explained(job, job.id in mine)) for job in ended],
     )
 
 
@@ -81,6 +78,12 @@ def _row(job: StoredJob, whole: bool) -> tuple[str, ...]:
         task = priced(task, job.plan["budget"])
         state = f"{state}, {progress(vars(job))} rounds"
     return job.id, state, job.proposer["name"], task, moment(job.proposed_at)
+
+
+def _explained(job: StoredJob, whole: bool) -> str:
+    # A reason may begin with a name, so it cannot begin with a capital.
+    reason = f" Reason: {job.reason}" if whole and job.reason else ""
+    return f"{MEANING[job.state]}{reason}"
 
 
 def _silos(

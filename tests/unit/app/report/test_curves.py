@@ -19,7 +19,7 @@ VALUES = np.array([[1.0, 0.5, np.nan], [1.0, 0.75, 0.5]])
 def curves(**more: Any) -> Curve:
     ends = VALUES - 0.125, VALUES + 0.125
     names: dict[str, Any] = {"axes": ("", "months"), "labels": (("old", "new"), ()), "unit": "part"}
-    return Curve("Left", PLACES, Estimate(VALUES, *ends, **names, **more))
+    return Curve("Left", PLACES, Estimate(VALUES, *ends, **(names | more)))
 
 
 def test_cells_are_empty_where_a_curve_is_not_shown() -> None:
@@ -58,6 +58,17 @@ def test_the_picture_names_the_curves_and_ends_the_one_that_ends() -> None:
     assert old.get_color() != new.get_color()
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["old", "new"]
     assert len(axes.collections) == 4
+
+
+def test_the_names_of_the_curves_stand_above_them() -> None:
+    many = curves(labels=(tuple(f"a long name of a curve {i}" for i in range(2)), ()))
+    for shown in (curves(), many):
+        figure = figure_of(shown)
+        figure.draw_without_rendering()
+        (axes,) = figure.axes
+        names = axes.get_legend().get_window_extent()
+        assert names.y0 >= axes.get_window_extent().y1
+        assert names.x1 <= figure.bbox.width
     assert "old, new" in alt_text(curves())
 
 
