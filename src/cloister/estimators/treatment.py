@@ -44,7 +44,7 @@ class DPTreatmentEffect(PrivateEstimator):
     names_ : ndarray of str, shape (p,)
         Covariates, one for each category.
     smd_before_, smd_after_ : Estimate of shape (p,)
-        Standardised differences of both arms, without weights and with those of `estimand`; 95 %
+        Standardised differences of both arms, without weights and with those of overlap; 95 %
         noise intervals.
     arm_sizes_ : ndarray of shape (2,)
         Noisy numbers of records without and with the treatment.

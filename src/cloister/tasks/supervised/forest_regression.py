@@ -64,7 +64,8 @@ _Z = INTERVAL_95["gaussian"]
 _FIRST = 0.05  # share of the budget for the target and its square
 _CLIP = 2.0  # deviations of the target
 _LEAST_CLIP, _MOST_CLIP = 2.0**-10, 2.0
-_VALUE_VARIANCE = 0.05  # prior variance of the mean residual of a leaf, in units of the clip
+_VALUE_VARIANCE = 0.05  # most prior variance of the mean residual of a leaf, in units of the clip
+_SPREAD = 8.0  # prior variance over that of means so far: less learns too little in a tree
 _RESIDUAL_VARIANCE = 0.25  # at most, as the clip is two deviations or the whole range
 _TREES, _RATE = 80, 0.2
 _DEPTHS = ((8000, 5), (1000, 4), (0, 3))
@@ -308,8 +309,14 @@ class ForestRegression(Gaussian):
         sizes = leaves[..., 1] * reached
         short = (scale.records - sizes.sum(axis=1)) / np.maximum(reached.sum(axis=1), 1.0)
         sizes = np.maximum(sizes + short[:, None], 0.0) * reached
-        unit = sizes**2 * _VALUE_VARIANCE + noise**2 + sizes * _RESIDUAL_VARIANCE
-        means = sizes * _VALUE_VARIANCE * leaves[..., 0] / np.where(unit > 0, unit, 1.0)
+        # If noise sets the clip, residuals are far smaller, and an unshrunk model would be noise.
+        # Each tree takes the spread of its sums and of those before, which silos know.
+        spread = (reached * (leaves[..., 0] ** 2 - noise**2)).sum(axis=1).cumsum()
+        squares = (sizes**2).sum(axis=1).cumsum()
+        variance = np.clip(_SPREAD * spread / np.maximum(squares, 1.0), 0.0, _VALUE_VARIANCE)
+        prior = variance[:, None]
+        unit = sizes**2 * prior + noise**2 + sizes * _RESIDUAL_VARIANCE
+        means = sizes * prior * leaves[..., 0] / np.where(unit > 0, unit, 1.0)
         # Integers, whose sum over trees does not depend on the order of addition.
         values = np.rint(self.rate * scale.clip * np.clip(means, -1, 1) * _FINE)
         return np.asarray(values[..., None], dtype=np.int64)
