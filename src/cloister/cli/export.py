@@ -26,12 +26,13 @@ _LABELS = {
     "high": "95% CI of the noise: high",
     "population_low": "95% CI with sampling: low",
     "population_high": "95% CI with sampling: high",
+    "mark": "Mark of the release",
 }
 PICKLE = (
     "joblib.load reads this pickle, and a pickle may run any code: load it only from a source that "
     "you trust, with this version of scikit-learn; --to onnx writes a file without code."
 )
-_TEXTS = ("table", "row", "column")
+_TEXTS = ("table", "row", "column", "mark")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
