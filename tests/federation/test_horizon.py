@@ -180,9 +180,9 @@ def test_a_horizon_that_waits_is_cancelled_and_costs_what_was_sent(
             wait_released(federation, job, 1)
             # In period 1 the cancellation could come before the upload of this silo or after it.
             assert freeze(federation, "north", job, 2, arrivals(tmp_path, "north", 2)[0]) == 0
-            assert {oct(path.stat().st_mode)[-3:] for path in states(federation, "north")} == {
-                "600"
-            }
+            # Files of SQLite's log may vanish at any time.
+            kept = [path for path in states(federation, "north") if path.suffix == ".db"]
+            assert [oct(path.stat().st_mode)[-3:] for path in kept] == ["600"]
         assert main(["jobs", "cancel", job, "--config", str(federation.config(ANALYST))]) == 0
         capsys.readouterr()
         assert federation.wait_job(job)["state"] == "cancelled"
