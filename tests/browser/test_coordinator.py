@@ -39,7 +39,7 @@ def test_the_coordinators_pages_hold_what_every_page_must(browser: Any, tmp_path
     visit.go("/")
     visit.check("coordinator")
     visit.page.set_viewport_size(PHONE)
-    heights = "[...document.querySelectorAll('.told tbody tr')].map(row => row.clientHeight)"
+    heights = "[...document.querySelectorAll('.reasons tbody tr')].map(row => row.clientHeight)"
     assert max(visit.page.evaluate(heights)) < PHONE["height"] / 4
     for job in (waiting, cancelled):
         visit.go(f"/jobs/{job}")

@@ -219,7 +219,7 @@ def test_a_silo_whose_state_is_lost_answers_in_other_jobs(
     assert freeze(federation, "east", job, 2, arrivals(tmp_path, "east", 2)[0]) == 0
     log = federation.log("north")
     found = "is missing" if damage == "missing" else "cannot be"
-    federation._wait(lambda: found in log.read_text(), 60, "the owner is told")
+    federation._wait(lambda: found in log.read_text(), 60, "the owner is warned")
     other, _ = opened(federation, capsys)
     assert other != job
 

@@ -117,6 +117,21 @@ class Arrivals:
         """Number of periods whose release was noted."""
         return self._number("SELECT count(released) FROM periods")
 
+    def compare(self, done: int) -> None:
+        """Compare the state with the number of periods in the ledger.
+
+        Raises
+        ------
+        LedgerError
+            If the state or the ledger was restored from a copy.
+        """
+        has = f"state {str(self._path)!r} has {self.frozen} periods, and its ledger {done}"
+        if self.frozen < done:
+            raise LedgerError(f"{has}: the state was restored from a copy, {ENDED}.")
+        # One more may be frozen, which is not in the ledger yet.
+        if self.noted > done or self.frozen > done + 1:
+            raise LedgerError(f"{has}: the ledger was restored from a copy, {ENDED}.")
+
     def _number(self, query: str) -> int:
         with self._open() as connection:
             (number,) = connection.execute(query).fetchone()

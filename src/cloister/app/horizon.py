@@ -503,18 +503,8 @@ class HorizonFolder:
     def _checked(self, done: int) -> Iterator[dict[str, Arrivals]]:
         """Open the states of all silos; raise if they do not fit the ledger."""
         with self.states() as states:
-            for silo, state in states.items():
-                if state.frozen < done:
-                    raise LedgerError(
-                        f"state of silo {silo!r} has {state.frozen} periods, and {done} are "
-                        f"released, so it was restored from a copy, {ENDED}."
-                    )
-                # One more may be frozen, if its release was interrupted.
-                if state.noted > done or state.frozen > done + 1:
-                    raise LedgerError(
-                        f"ledger has {done} periods, and silo {silo!r} has more, so the ledger was "
-                        f"restored from a copy, {ENDED}."
-                    )
+            for state in states.values():
+                state.compare(done)
             yield states
 
     def _compare(self, t: int, states: Mapping[str, Arrivals], read: Read) -> None:

@@ -12,10 +12,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
 
-from cloister.app.arrivals import ENDED, Arrivals, frozen_periods
+from cloister.app.arrivals import Arrivals, frozen_periods
 from cloister.app.horizon import freeze_arrivals
 from cloister.core.arrays import Integers
-from cloister.core.errors import LedgerError, PlanError
+from cloister.core.errors import PlanError
 from cloister.data.records import Records
 from cloister.data.units import Admits
 from cloister.federation.silo.site import Site
@@ -70,17 +70,7 @@ class Periods:
         """
         digest, most = self._plan.digest.hex(), self._encoding.max_periods
         with closing(Arrivals(self._path, digest, most)) as state:
-            if state.frozen < sent:
-                raise LedgerError(
-                    f"state of job {self._plan.run_id} has {state.frozen} periods, and {sent} were "
-                    f"sent, so it was restored from a copy, {ENDED}."
-                )
-            # One more may be frozen, which is not sent yet.
-            if state.noted > sent or state.frozen > sent + 1:
-                raise LedgerError(
-                    f"ledger has sent {sent} periods of job {self._plan.run_id}, and its state has "
-                    f"more, so the ledger was restored from a copy, {ENDED}."
-                )
+            state.compare(sent)
             yield state
 
     def frozen(self, t: int, length: int) -> Integers:
