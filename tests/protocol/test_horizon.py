@@ -502,9 +502,7 @@ def test_a_copy_of_a_state_or_of_a_ledger_ends_the_horizon(world: World) -> None
     with pytest.raises(LedgerError, match="is missing, and earlier releases hold its sums"):
         world.freeze("north", 2, counts(2))
     world.periods("north").create()
-    with pytest.raises(
-        LedgerError, match="0 periods, and its ledger 1: the state was restored"
-    ):
+    with pytest.raises(LedgerError, match="0 periods, and its ledger 1: the state was restored"):
         world.freeze("north", 2, counts(2))
     with pytest.raises(LedgerError, match="the ledger was restored from a copy"):
         world.periods("east").freeze(2, "east", lambda admits: None, sent=0)  # type: ignore[arg-type,return-value]
