@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -222,6 +223,33 @@ def test_a_silo_whose_state_is_lost_answers_in_other_jobs(
     federation._wait(lambda: found in log.read_text(), 60, "the owner is warned")
     other, _ = opened(federation, capsys)
     assert other != job
+
+
+@pytest.mark.parametrize("federation", ["group"], indirect=True)
+def test_a_silo_restored_from_a_copy_refuses_a_period_that_it_sent(
+    federation: LocalFederation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, _ = opened(federation, capsys)
+    for period in (1, 2):
+        for silo in SILOS:
+            assert freeze(federation, silo, job, period, arrivals(tmp_path, silo, period)[0]) == 0
+        wait_released(federation, job, period)
+        federation.kill("north")
+        if period == 1:
+            shutil.copytree(federation.folder / "north", tmp_path / "copy")
+        else:
+            shutil.rmtree(federation.folder / "north")
+            shutil.copytree(tmp_path / "copy", federation.folder / "north")
+        federation.start("north")
+        federation.wait_connected()
+    other, _ = arrivals(tmp_path, "elsewhere", 2)
+    assert freeze(federation, "north", job, 2, other) == 0  # its files do not show that it was sent
+    why = "'north' is in the sum of period 2 and has not sent it, so its files were restored"
+
+    def is_told() -> bool:
+        return why in federation.job(job)["refusals"].get("north", "")
+
+    federation._wait(is_told, 120, "the refusal of a restored silo")
 
 
 def test_lost_rows_are_shown_before_a_period_is_frozen(

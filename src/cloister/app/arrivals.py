@@ -1,8 +1,8 @@
 """A silo's state of a horizon: who arrived how often, and the exact sum of each period.
 
 It stays at the silo, on a disk with the protection of the records. A period is *frozen* in one
-transaction: its sum, a keyed fingerprint of its records and the count of each unit that arrived.
-From then on the sum is never computed again. It is *noted* before its release is shown.
+transaction: its sum, a nonce, a keyed fingerprint of its records and the count of each unit that
+arrived. From then on the sum is never computed again. It is *noted* before its release is shown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TABLES = (
     "CREATE TABLE facts (horizon TEXT NOT NULL, secret BLOB NOT NULL)",
     "CREATE TABLE units (unit BLOB PRIMARY KEY, periods INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE periods (period INTEGER PRIMARY KEY, content BLOB NOT NULL, "
-    "sums BLOB NOT NULL, link BLOB NOT NULL, released BLOB)",
+    "sums BLOB NOT NULL, nonce BLOB NOT NULL, link BLOB NOT NULL, released BLOB)",
 )
 _COUNT = "INSERT INTO units VALUES (?, 1) ON CONFLICT (unit) DO UPDATE SET periods = periods + 1"
 ENDED = "so the horizon ends; open another one"
@@ -34,15 +34,27 @@ ENDED = "so the horizon ends; open another one"
 
 def frozen_periods(path: Path) -> int:
     """Return the number of frozen periods in a state, without reading its units and sums."""
-    if not path.is_file():  # connecting would create it
-        return 0
+    return len(nonces(path)) if path.is_file() else 0
+
+
+def nonces(path: Path) -> list[bytes]:
+    """Return the nonces of the frozen periods in a state, without reading its units and sums."""
+    _check_there(path)
     with explained(f"state {str(path)!r}"):
         connection = connect(path)
         try:
-            (number,) = connection.execute("SELECT count(*) FROM periods").fetchone()
+            rows = connection.execute("SELECT nonce FROM periods ORDER BY period").fetchall()
         finally:
             connection.close()
-    return int(number)
+    return [bytes(nonce) for (nonce,) in rows]
+
+
+def _check_there(path: Path) -> None:
+    if not path.is_file():  # connecting would create it
+        raise LedgerError(
+            f"state {str(path)!r} of a silo is missing, and earlier releases hold its sums, "
+            f"{ENDED}."
+        )
 
 
 class Arrivals:
@@ -67,11 +79,7 @@ class Arrivals:
     """Secret key of this silo's fingerprints."""
 
     def __init__(self, path: Path, horizon: str, max_periods: int) -> None:
-        if not path.is_file():
-            raise LedgerError(
-                f"state {str(path)!r} of a silo is missing, and earlier releases hold its sums, "
-                f"{ENDED}."
-            )
+        _check_there(path)
         self._path, self._most = path, max_periods
         with explained(f"state {str(path)!r}"):
             self._connection = connect(path)
@@ -153,7 +161,7 @@ class Arrivals:
         return content in kept and set() < self._arrived <= self._known
 
     def freeze(self, period: int, content: bytes, sums: Integers) -> None:
-        """Store the sum of a period and count its units, in one transaction.
+        """Store the sum of a period with a new nonce and count its units, in one transaction.
 
         Parameters
         ----------
@@ -163,7 +171,8 @@ class Arrivals:
             Keyed fingerprint of the records.
         sums : ndarray of shape (size,), int64
         """
-        stored = to_bytes(to_words(sums))
+        # A silo that is restored and freezes the period again has another nonce for other sums.
+        stored, nonce = to_bytes(to_words(sums)), new_key()
         with self._open() as connection:
             (frozen,) = connection.execute("SELECT count(*) FROM periods").fetchone()
             if frozen != period:
@@ -171,10 +180,9 @@ class Arrivals:
                     f"period {frozen + 1} is next in {str(self._path)!r}, not {period + 1}; the "
                     "sum of a frozen period is never computed again."
                 )
-            link = self._link(self._last_link(connection), content, stored)
-            connection.execute(
-                "INSERT INTO periods VALUES (?, ?, ?, ?, NULL)", (period, content, stored, link)
-            )
+            link = self._link(self._last_link(connection), content, stored, nonce)
+            row = (period, content, stored, nonce, link)
+            connection.execute("INSERT INTO periods VALUES (?, ?, ?, ?, ?, NULL)", row)
             connection.executemany(_COUNT, [(unit,) for unit in sorted(self._arrived)])
             self._start_period(connection)
 
@@ -200,6 +208,13 @@ class Arrivals:
         with self._open() as connection:
             rows = connection.execute("SELECT sums FROM periods ORDER BY period").fetchall()
         return np.stack([to_integers(from_bytes(stored, size)) for (stored,) in rows])
+
+    def nonce(self, period: int) -> bytes:
+        """Return the nonce that was drawn when a period was frozen."""
+        with self._open() as connection:
+            query = "SELECT nonce FROM periods WHERE period = ?"
+            (nonce,) = connection.execute(query, (period,)).fetchone()
+        return bytes(nonce)
 
     def note(self, period: int, frame: bytes) -> None:
         """Note that a period was released with these bytes."""
@@ -243,16 +258,17 @@ class Arrivals:
         (link,) = connection.execute(query).fetchone() or (b"",)
         return bytes(link)
 
-    def _link(self, before: bytes, content: bytes, stored: bytes) -> bytes:
-        # Of digests, so that no two triples have the same bytes.
-        parts = b"".join(hashlib.sha256(part).digest() for part in (before, content, stored))
-        return hmac.digest(self.key, b"cloister/period\0" + parts, "sha256")
+    def _link(self, *parts: bytes) -> bytes:
+        # Of digests, so that no two tuples have the same bytes.
+        joined = b"".join(hashlib.sha256(part).digest() for part in parts)
+        return hmac.digest(self.key, b"cloister/period\0" + joined, "sha256")
 
     def _check_chain(self, connection: sqlite3.Connection) -> None:
         """Raise a LedgerError if a stored sum was changed or is missing."""
-        before, query = b"", "SELECT period, content, sums, link FROM periods ORDER BY period"
-        for place, (period, content, stored, link) in enumerate(connection.execute(query)):
-            before = self._link(before, content, stored)
+        before, columns = b"", "period, content, sums, nonce, link"
+        rows = connection.execute(f"SELECT {columns} FROM periods ORDER BY period")
+        for place, (period, content, stored, nonce, link) in enumerate(rows):
+            before = self._link(before, content, stored, nonce)
             if place != period or not hmac.compare_digest(before, link):
                 raise LedgerError(
                     f"sum of period {period + 1} in {str(self._path)!r} was changed, {ENDED}."

@@ -36,6 +36,8 @@ from cloister.protocol.messages import (
     Adopt,
     Adopted,
     AskState,
+    Begin,
+    Begun,
     Close,
     Confirm,
     Confirmation,
@@ -58,6 +60,7 @@ from cloister.protocol.messages import (
     decode_statement,
     encode,
     given,
+    is_begun,
     is_confirmed,
     result_hash,
     sent,
@@ -67,7 +70,7 @@ from cloister.protocol.readers import Reader
 from cloister.secagg.dropout import RoundKeys, commitment, open_secret
 
 _T = TypeVar("_T")
-_ROSTER, _OPENED, _IDENTITY = b"roster", "opened/{}", b"identity"
+_ROSTER, _BEGUN, _OPENED, _IDENTITY = b"roster", "begun/{}", "opened/{}", b"identity"
 
 
 class Aggregator:
@@ -83,8 +86,9 @@ class Aggregator:
         not depend on it; never stored. Not used under "pairwise".
     journal : AnswerJournal, optional
         Durable storage of the aggregator's commitments, written before they are sent. These are the
-        roster, the silos that share keys, and each round's answer with its charge. An aggregator
-        that restarts with the journal of a job continues in the round it had reached.
+        roster, the silos that share keys, the nonces of each period of a horizon, and each round's
+        answer with its charge. An aggregator that restarts with the journal of a job continues in
+        the round it had reached.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class Aggregator:
         self._last_hash: tuple[object, bytes] | None = None  # of what, for `_sum_hash`
         self._last_signature: tuple[tuple[int, bytes], bytes] | None = None  # for `_sign`
         self._frames: dict[str, bytes] = {}  # uploads as received, to detect a second, other one
+        self._begun: dict[str, Begun] = {}  # of the next period
         self._uploads: dict[str, Upload] = {}
         self._tags: dict[str, bytes] = {}  # keyed tag of each silo's public state
         self._confirmations: dict[str, Confirmation] = {}
@@ -145,6 +150,7 @@ class Aggregator:
         message = decode(self.plan, frame)
         # Frames about keys carry round 0, but belong to the time before the first round.
         of_round = BEFORE if isinstance(message, Keys | Secrets | Ready) else message.round
+        of_round -= isinstance(message, Begun)  # it precedes its round
         # The transport authenticated `silo`; the name inside the frame alone proves nothing.
         if message.sender != silo or of_round != self._round:
             raise RemoteProtocolError(f"frame of {silo!r} does not belong to round {self._round}.")
@@ -158,6 +164,12 @@ class Aggregator:
                 _only_one(self._secrets, silo, message, "sealed secrets")
             case Ready():
                 self._confirm(BEFORE, message)
+            case Begun():
+                if not is_begun(self.plan, message, self._public_of(silo)):
+                    raise RemoteProtocolError(
+                        f"the nonce of {silo!r} in period {message.round + 1} is not signed by it."
+                    )
+                _only_one(self._begun, silo, message, "nonces of a period")
             # An upload after the answer has no effect: the silo is not a survivor.
             case Upload() if self._answer(self._round) is None:
                 if silo not in self._members:
@@ -249,22 +261,53 @@ class Aggregator:
 
     # Rounds ----------------------------------------------------------------------------------
 
+    def begin(self) -> bytes | None:
+        """Return the frame that requests the nonces of the next period; None if it needs none."""
+        t = self._round + 1
+        if self.plan.horizon is None or self._answer(t) or _begun_name(t) in self._recorded:
+            return None
+        return encode(self.plan, Begin(t))
+
+    def _nonces(self, t: int) -> tuple[Begun, ...]:
+        """Fix the nonces of period `t`, with which it is opened; empty in other jobs."""
+        if self.plan.horizon is None or self._answer(t):
+            return ()
+        name = _begun_name(t)
+        if name not in self._recorded:
+            if missing := [silo for silo in self._members if silo not in self._begun]:
+                raise RemoteProtocolError(
+                    f"period {t + 1} cannot begin: it waits for {missing}{self.left_out}."
+                )
+            begun = tuple(self._begun[silo] for silo in self._members)
+            # Durable first: silos reject a second list, so a restart must send the same one.
+            frame = encode(self.plan, Open(t, begun=begun))
+            self._recorded[name] = self._journal.record(self.plan.run_id, name, frame)
+        kept = decode(self.plan, self._recorded[name])
+        assert isinstance(kept, Open)
+        return kept.begun
+
     def open(self, t: int) -> bytes:
-        """Open round `t` (the next one) and return the frame that requests uploads."""
+        """Open round `t` (the next one) and return the frame that requests uploads.
+
+        Raises
+        ------
+        RemoteProtocolError
+            If a silo has not begun a period yet; then the round is not opened.
+        """
         if not (t == self._round + 1 < self.plan.rounds and (t == 0 or self._answer(t - 1))):
             raise LocalProtocolError(
                 f"round {t} cannot be opened after round {self._round}; open round "
                 f"{self._round + 1}, as no round is run twice."
             )
-        opened = self._finish_round()
+        begun, opened = self._nonces(t), self._finish_round()
         confirmations = tuple(self._confirmations.values())
-        self._confirmations, self._uploads = {}, {}
+        self._begun, self._confirmations, self._uploads = {}, {}, {}
         self._frames, self._tags, self._shares, self._sealed_state = {}, {}, {}, None
         with self._drawing:
             drawn = self._drawn.pop(t, None)
             self._round, self._drawn = t, {}
             self._noise = None if self._answer(t) else self._draw(t) if drawn is None else drawn
-        return encode(self.plan, Open(t, confirmations, opened))
+        return encode(self.plan, Open(t, confirmations, opened, begun=begun))
 
     def prepare(self) -> None:
         """Draw the noise of the next round ahead; may be called from another thread."""
@@ -618,6 +661,10 @@ class Aggregator:
             for block in self.plan.blocks(t)
         ]
         return to_words(np.concatenate(parts))
+
+
+def _begun_name(t: int) -> bytes:
+    return _BEGUN.format(t).encode()
 
 
 def box_name(silo: str, reader: Reader) -> bytes:

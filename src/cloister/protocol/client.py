@@ -23,6 +23,7 @@ from cloister.protocol.journal import Journal, MemoryJournal
 from cloister.protocol.keys import KeyAgreement, commitments_in
 from cloister.protocol.messages import (
     BEFORE,
+    BEGUN_LABEL,
     CONFIRM_LABEL,
     DEALT_LABEL,
     NO_SIGNATURE,
@@ -31,6 +32,8 @@ from cloister.protocol.messages import (
     Adopt,
     Adopted,
     AskState,
+    Begin,
+    Begun,
     Close,
     Confirm,
     Confirmation,
@@ -46,15 +49,18 @@ from cloister.protocol.messages import (
     Unmask,
     Upload,
     accepted,
+    begun_signed,
     confirmed,
     decode,
     decode_statement,
     encode,
     encode_statement,
     given,
+    is_begun,
     is_confirmed,
     kind_of,
     result_hash,
+    session_of,
     was_sent,
 )
 from cloister.protocol.plan import Plan
@@ -76,6 +82,7 @@ The function must return the same records for the same arguments, else a retry e
 # Largest difference between machines in a coordinate of the public state, in units of [-1, 1].
 _DRIFT = 1e-6
 _BOUND = b"told/"  # prefix of the journal's entries on answers; every frame begins with "CLST"
+_BEGUN = _BOUND + b"begun/"  # of those on the nonces of a period
 
 
 # Round, hash and who may confirm it; and the statements in each valid confirmation seen last.
@@ -105,7 +112,8 @@ class Client:
 
     Notes
     -----
-    If the plan has a horizon, *close* also ends each period, so that its sum is unmasked then.
+    If the plan has a horizon, *begin* -> begun precedes each period, and *close* also ends each, so
+    that its sum is unmasked then.
     If the plan has fingerprints, keys come first: *invite* -> keys, *roster* -> sealed secrets,
     *deal* -> ready. Then each round: *open* -> upload, *reply* -> confirm, and under pairwise masks
     *unmask* -> shares. The *open* of the next round, or *close*, carries the secrets for unmasking.
@@ -155,7 +163,9 @@ class Client:
         )
         self._given_masker = masker
         self._noise = noise
-        self._shares_of_noise: dict[int, Integers] = {}
+        self._shares_of_noise: dict[bytes, Integers] = {}  # by all that its key depends on
+        self._nonces: dict[int, bytes] = {}  # of this silo's frozen sums, by period
+        self._begun: dict[int, tuple[bytes, ...]] = {}  # the nonces of all silos, by period
         self._members: tuple[str, ...] = plan.silos  # of the open round, or of the next one
         self._uploads = 0  # rounds for which this silo's vector was sent
         self._went_on = False  # past everything that this silo may have sent before a restart
@@ -195,9 +205,14 @@ class Client:
         return self._answer(frame) if answer is None else answer
 
     def prepare(self) -> None:
-        """Draw the noise of the next round, so that the time of an upload does not depend on it."""
-        if self.plan.profile == "pairwise" and self._uploads < self.plan.rounds:
-            self._share_of_noise(self._uploads)
+        """Draw the noise of the next round, so that the time of an upload does not depend on it.
+
+        That of a period is drawn once the silo has answered *begin*, and so before *open*.
+        """
+        t = self._uploads
+        is_known = self.plan.horizon is None or t in self._nonces
+        if self.plan.profile == "pairwise" and t < self.plan.rounds and is_known:
+            self._share_of_noise(t)
 
     @property
     def finished(self) -> bool:
@@ -239,6 +254,8 @@ class Client:
     def _answer(self, frame: bytes) -> bytes:
         message = decode(self.plan, frame)
         match message:
+            case Begin():
+                return self._promise(frame, encode(self.plan, self._begin(message.round)))
             case Open():
                 return self._open(message, frame)
             case Reply():
@@ -308,11 +325,57 @@ class Client:
     def _quorum(self) -> int:
         return self._agreement.quorum if self._agreement else self.plan.quorum(len(self.plan.silos))
 
+    # Periods ---------------------------------------------------------------------------------
+
+    def _begin(self, t: int) -> Begun:
+        """Return the signed nonce of a period; refuse if the owner has not frozen it."""
+        if not isinstance(self._records, Frozen):
+            raise RemoteProtocolError("this job has no periods to begin.")
+        if t != self._uploads:
+            raise RemoteProtocolError(
+                f"period {t + 1} was begun, but {self.silo!r} is in period {self._uploads + 1}."
+            )
+        self._nonces[t] = self._records.nonce(t)
+        unsigned = Begun(t, self.silo, self._nonces[t])
+        signature = self._signed(BEGUN_LABEL, *begun_signed(self.plan, unsigned))
+        return replace(unsigned, signature=signature)
+
+    def _keep_to_nonces(self, message: Open) -> None:
+        """Commit this silo to the first list of the nonces of all silos in a period."""
+        t, begun, silos = message.round, message.begun, self.plan.silos
+        if not isinstance(self._records, Frozen):
+            return
+        period, drawn = f"period {t + 1}", tuple(one.nonce for one in begun)
+        if self._begun.get(t) == drawn:
+            return
+        for silo, one in zip(silos, begun, strict=True):
+            if one.sender != silo or not is_begun(self.plan, one, self._keys.identity_of(silo)):
+                raise RemoteProtocolError(f"the nonce of {silo!r} in {period} is not signed by it.")
+        own = self._records.nonce(t)
+        # The sums of an earlier life may be in other silos' hands under this list.
+        if drawn[silos.index(self.silo)] != own:
+            raise LocalProtocolError(
+                f"{self.silo!r} began {period} with other sums before, so its files were restored "
+                "from a copy; it sends nothing more in this job. Cancel the job."
+            )
+        kept = self._journal.record(self.plan.run_id, _BEGUN + str(t).encode(), b"".join(drawn))
+        if kept != b"".join(drawn):
+            width = len(own)
+            changed = [s for i, s in enumerate(silos) if kept[width * i :][:width] != drawn[i]]
+            raise RemoteProtocolError(
+                f"{period} was begun with other nonces of {changed} before, so files of these "
+                f"silos were restored from a copy; {self.silo!r} keeps to the first. Cancel the "
+                "job."
+            )
+        self._begun[t], self._nonces[t] = drawn, own
+
     # Rounds ----------------------------------------------------------------------------------
 
     def _open(self, message: Open, request: bytes) -> bytes:
         """Finish the previous round and return this silo's vector; repeat it on a repeated call."""
         t = message.round
+        if t in (self._uploads - 1, self._uploads):
+            self._keep_to_nonces(message)
         if t == self._uploads - 1:
             return self._sent(t)
         if t != self._uploads:
@@ -369,14 +432,14 @@ class Client:
             # Noise before the mask: a party that opens the mask sees a noised vector only.
             total += self._share_of_noise(t)
         masked = self._masker.mask(to_words(total), self._pad(t), self._members)
-        self._shares_of_noise.pop(t, None)
+        self._shares_of_noise.clear()
         return Upload(t, self.silo, self._state_tag(t), masked)
 
     def _sum(self, t: int) -> Integers:
         """Return the sum of this silo's records in round `t`."""
         task, state, length = self._task, self.state, self.plan.length(t)
         if self.plan.horizon is not None and isinstance(self._records, Frozen):
-            return self.plan.horizon.payload(self._records.frozen(t, length))
+            return self.plan.horizon.payload(self._records.frozen(t, length, self._nonces[t]))
         assert not isinstance(self._records, Frozen)  # see the constructor
         if self.plan.by_client is None or not isinstance(task, UnitTask):
             thorough = t == self._thorough_round
@@ -408,19 +471,22 @@ class Client:
         return sums
 
     def _share_of_noise(self, t: int) -> Integers:
-        if t not in self._shares_of_noise:
+        # Other sums of a period have another nonce, and sums with one nonce have one noise only,
+        # whatever nonces the other silos say that they have.
+        nonce = () if self.plan.horizon is None else (self._nonces[t],)
+        about = join((self.plan.digest, str(t).encode(), *nonce))
+        if about not in self._shares_of_noise:
             secret = self._journal.secret(self.plan.run_id)
-            about = join((self.plan.digest, str(t).encode()))
             # Derived, so that a restart draws the same: two draws under one pad reveal their
             # difference.
             source = self._noise or ShareNoise(derive(secret, Usage.NOISE, about))
-            self._shares_of_noise[t] = np.concatenate(
+            self._shares_of_noise[about] = np.concatenate(
                 [
                     source.draw("gaussian", self.plan.share_scale(block), block.size)
                     for block in self.plan.blocks(t)
                 ]
             )
-        return self._shares_of_noise[t]
+        return self._shares_of_noise[about]
 
     def _confirmed(self, message: Reply, request: bytes) -> bytes:
         """Record and return the confirmation of an answer, which must precede its unmasking."""
@@ -435,6 +501,11 @@ class Client:
     def _confirm(self, message: Reply) -> Confirm:
         """Check the survivors of an answer and return this silo's confirmation of it."""
         t, survivors = message.round, message.survivors
+        if t == self._uploads and self.plan.horizon is not None and self.silo in survivors:
+            raise LocalProtocolError(
+                f"{self.silo!r} is in the sum of period {t + 1} and has not sent it, so its files "
+                "were restored from a copy; it sends nothing more in this job. Cancel the job."
+            )
         if t != self._uploads - 1:
             raise RemoteProtocolError(
                 f"reply is for round {t}, which {self.silo!r} does not wait for."
@@ -677,7 +748,7 @@ class Client:
             raise RemoteProtocolError(f"round {t} is not open at {self.silo!r}.")
 
     def _pad(self, t: int) -> PadContext:
-        return PadContext(self.plan.digest.hex(), t, 0, VECTOR, self.silo)
+        return PadContext(session_of(self.plan, self._begun.get(t, ())), t, 0, VECTOR, self.silo)
 
 
 def _bound_name(t: int) -> bytes:

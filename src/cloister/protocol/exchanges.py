@@ -28,8 +28,16 @@ process, or with FastLloyd's group key, skip this part. Then come the **rounds**
 - Machines may round differently. Every UPLOAD has a keyed tag of the state it was computed from. If
   tags differ, the silos adopt the lead silo's sealed state before the sum is computed.
 
-A horizon is a job with a round for each period, days apart. Its rounds are alike, and each ends
-with CLOSE, so that silos read a period when it is released. A round waits until all silos sent.
+A horizon is a job with a round for each period, days apart. Each ends with CLOSE, so that silos
+read a period when it is released. Each begins with BEGIN, and waits until all silos answer it::
+
+    aggregator   BEGIN t ........ OPEN t ......
+    silo               BEGUN t          UPLOAD t
+
+Records are frozen with the period, and so after the keys. A silo that was restored from a copy of
+its files may freeze other records for a period that it has sent. BEGUN therefore has a nonce that
+the silo drew when it froze the period, and OPEN has those of all silos. Pads depend on all of
+them, and a silo's noise on its own. A silo is bound to the first list of nonces of a period.
 
 Answers that do not pass the checks of all parties count as missing. What a silo signed convicts it,
 see :mod:`~cloister.protocol.convictions`.
@@ -66,6 +74,8 @@ class Kind(IntEnum):
     STATE = 16
     ADOPT = 17
     ADOPTED = 18
+    BEGIN = 19
+    BEGUN = 20
 
 
 @dataclass(frozen=True)
@@ -116,13 +126,22 @@ EXCHANGES = (
         "the boxes for this silo, the signed cohort; its signed confirmation and ledger statement",
         "the roster to which it is bound",
     ),
+    # Before the rounds of a horizon. It is refused until the owner has frozen the period.
+    Exchange(
+        Kind.BEGIN,
+        Kind.BEGUN,
+        "round of a horizon",
+        "the number of the period; the nonce of the silo's frozen sums, signed",
+        "the sums, the nonce and its signature",
+    ),
     # Rounds. The only exchange that charges: bytes and charge are durable in one transaction.
     Exchange(
         Kind.OPEN,
         Kind.UPLOAD,
         "round",
-        "the secrets that open the previous sum; a masked vector, and a tag of the public state",
-        "the vector and its charge, in one step",
+        "the secrets that open the previous sum, and the nonces of a period; a masked vector, and "
+        "a tag of the public state",
+        "the nonces to which the silo is bound; then the vector and its charge, in one step",
     ),
     # States differ if machines round differently; the next two exchanges repair that.
     Exchange(

@@ -41,6 +41,9 @@ SUM_LABEL = b"cloister/1/sum"
 DEALT_LABEL = b"cloister/1/dealt"
 """The label of a silo's signature on the commitments to the shares that it accepted."""
 
+BEGUN_LABEL = b"cloister/1/begun"
+"""The label of a silo's signature on the nonce of a period."""
+
 SHARES_LABEL = b"cloister/1/shares"
 """The label of a silo's signature on the shares that it gives."""
 
@@ -274,15 +277,55 @@ Confirmations = Annotated[
 
 
 @dataclass(frozen=True, repr=False)
+class Begin:
+    """The aggregator's request for the nonce of a period."""
+
+    kind: ClassVar[Kind] = Kind.BEGIN
+    round: int
+    sender: str = AGGREGATOR
+
+
+@dataclass(frozen=True, repr=False)
+class Begun:
+    """The nonce that a silo drew when it froze a period, signed."""
+
+    kind: ClassVar[Kind] = Kind.BEGUN
+    round: int
+    sender: str
+    nonce: Hash
+    signature: Signature = NO_SIGNATURE
+
+
+def _read_begun(body: _Body) -> Begun:
+    silo = _SILO.read(body)
+    return Begun(body.round, silo, **_values(Begun, body))
+
+
+_BEGUN = Part(
+    f"{_SILO.rule}, {', '.join(part.rule for part in body_of(Begun).values())}",
+    lambda plan, one: _SILO.write(plan, one.sender) + _body(plan, one),
+    _read_begun,
+)
+# Writes no bytes, since the plan determines the number.
+_OF_HORIZON = Part(
+    "of a horizon, as many as silos",
+    lambda plan, count: b"",
+    lambda body: 0 if body.plan.horizon is None else len(body.plan.silos),
+)
+BegunAll = Annotated[tuple[Begun, ...], _many(_BEGUN, _OF_HORIZON)]
+
+
+@dataclass(frozen=True, repr=False)
 class Open:
     """The aggregator's opening of a round, with confirmations and secrets of the previous round.
 
     Under pairwise masks, ``opened`` has the seed of each survivor and the private key of each lost
-    member.
+    member. In a horizon, ``begun`` has the nonce of each silo in the plan's order.
     """
 
     kind: ClassVar[Kind] = Kind.OPEN
     round: int
+    begun: BegunAll = field(default=(), kw_only=True)
     confirmations: Confirmations = ()
     opened: Opened = field(default_factory=dict)
     sender: str = AGGREGATOR
@@ -533,7 +576,7 @@ class Adopted:
 
 
 _OfKeys = Invite | Keys | Roster | Secrets | Deal | Ready
-_OfRounds = Open | Upload | Reply | Confirm | Unmask | Shares
+_OfRounds = Begin | Begun | Open | Upload | Reply | Confirm | Unmask | Shares
 _OfStates = AskState | SealedState | Adopt | Adopted
 Message = _OfKeys | _OfRounds | _OfStates | Close | Done
 FRAMES: Mapping[int, type[Message]] = {message.kind: message for message in get_args(Message)}
@@ -673,6 +716,23 @@ def given(plan: Plan, shares: Shares) -> tuple[bytes, ...]:
     """Return the parts that a silo's signature on its shares covers."""
     # The whole frame, so that its sum, its round and its shares cannot be exchanged.
     return (plan.digest, encode(plan, replace(shares, signature=NO_SIGNATURE)))
+
+
+def begun_signed(plan: Plan, begun: Begun) -> tuple[bytes, ...]:
+    """Return the parts that a silo's signature on the nonce of a period covers."""
+    return (plan.digest, encode(plan, replace(begun, signature=NO_SIGNATURE)))
+
+
+def is_begun(plan: Plan, begun: Begun, public: bytes) -> bool:
+    """Return True if the owner of `public` signed the nonce of a period."""
+    return verify(public, begun.signature, BEGUN_LABEL, *begun_signed(plan, begun))
+
+
+def session_of(plan: Plan, nonces: Sequence[bytes] = ()) -> str:
+    """Return the name that all pads of a job have in common, or those of a period with `nonces`."""
+    # A pad is for one vector. Frozen sums that differ have nonces that differ.
+    of_period = "" if plan.horizon is None else "/" + hashlib.sha256(b"".join(nonces)).hexdigest()
+    return plan.digest.hex() + of_period
 
 
 def confirmation_of(message: Confirm | Ready) -> Confirmation:

@@ -63,6 +63,8 @@ def run_rounds(
     for t in range(aggregator.first_round, plan.rounds):
         # After a restart the last answered round is opened again, because its confirmations are in
         # no journal; silos repeat their answers.
+        if begin := aggregator.begin():
+            ask(_all(silos, begin))
         opening = aggregator.open(t)
         if not aggregator.answered:
             ask(_all(silos, opening))

@@ -225,13 +225,22 @@ class Partitioned(Protocol):
 class Frozen(Protocol):
     """The exact sums of a silo in the periods of a horizon, each computed once."""
 
-    def frozen(self, t: int, length: int) -> Integers:
-        """Return the sums of the periods 0..t, shape (t + 1, length).
+    def nonce(self, t: int) -> bytes:
+        """Return the 32 bytes that were drawn when period t was frozen.
 
         Raises
         ------
         PlanError
             If the owner has not frozen period t yet.
+        """
+
+    def frozen(self, t: int, length: int, nonce: bytes) -> Integers:
+        """Return the sums of the periods 0..t, shape (t + 1, length).
+
+        Raises
+        ------
+        LedgerError
+            If period t was frozen with another nonce.
         """
 
 

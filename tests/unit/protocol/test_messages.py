@@ -355,4 +355,6 @@ def test_kinds_are_numbered_for_ever() -> None:
         "STATE": 16,
         "ADOPT": 17,
         "ADOPTED": 18,
+        "BEGIN": 19,
+        "BEGUN": 20,
     }

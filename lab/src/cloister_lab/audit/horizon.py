@@ -5,6 +5,9 @@ releases. Did the person arrive? The records are sent through `HorizonFolder.rel
 states and its ledger. Without noise the answer is exact: what the person adds to all releases
 together, against what the price pays for, and whether stored sums are those of the admitted rows.
 The noise is then taken off the releases of whole horizons, and compared with the plan.
+
+A game over a network is played through the frozen states of silos, their clients and an aggregator,
+under pairwise masks. Then each silo adds a share of the noise.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -23,7 +26,8 @@ import pandas as pd
 from scipy import stats
 
 from cloister.app.horizon import Horizon, HorizonFolder
-from cloister.app.job import Job
+from cloister.app.in_process import InProcess, handlers
+from cloister.app.job import Job, Trust
 from cloister.app.payment import Account
 from cloister.audit.bounds import attainable, compare, correlated, points, uniform_fit
 from cloister.audit.checks import ALPHA, Audit, Finding, drawn_curve, two_worlds
@@ -34,12 +38,17 @@ from cloister.data.records import Records
 from cloister.data.schema import Schema
 from cloister.data.units import Admits
 from cloister.estimators.tables import category_column
-from cloister.hazmat.ring import Integers
+from cloister.federation.silo.periods import Periods
+from cloister.hazmat.ring import Integers, to_bytes, to_integers
+from cloister.hazmat.signing import Identity
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.horizon import Encoding
 from cloister.privacy.ledger import Ledger
-from cloister.privacy.noise import NoiseKind, NoiseSource
+from cloister.privacy.noise import DiscreteNoise, NoiseKind, NoiseSource
+from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.client import Client
+from cloister.protocol.session import run_rounds
 from cloister.tasks import TASKS
 
 _KINDS = tuple("abcdefgh")
@@ -47,8 +56,8 @@ _ROWS = 2  # of a person that count in a period; the adversary sends one more
 _OTHERS = 3  # persons of each silo in a period
 _WHOLE = 20  # horizons that are played with noise
 _PERSON = "a person with the most rows, who arrives in every period"
-Play = Callable[[int], NoiseSource]
-"""The noise source of a period."""
+Play = Callable[[int], NoiseSource | None]
+"""The noise source of a period; None for the product's own."""
 
 
 class _Nothing:
@@ -68,6 +77,7 @@ class Game:
     budget: Budget
     periods: int = 6
     max_periods: int = 2
+    network: bool = False
     _known: dict[tuple[int, ...], Integers] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -81,6 +91,8 @@ class Game:
     @cached_property
     def horizon(self) -> Horizon:
         """The horizon of one table of counts."""
+        # Not independent periods, whose earlier sums are in no later release.
+        encoding = Encoding.of(self.periods, self.max_periods, "totals")
         job = Job(
             task=TASKS["tabulate"],
             schema=self.schema,
@@ -90,8 +102,16 @@ class Game:
             delta=self.budget.delta,
             nominal_n=1000,
         )
-        # Not independent periods, whose earlier sums are in no later release.
-        return Horizon(job.plan, Encoding.of(self.periods, self.max_periods, "totals"))
+        if self.network:
+            prints = tuple(identity.fingerprint for identity in self.identities.values())
+            trust = Trust(profile="pairwise", fingerprints=prints)
+            job = replace(job, horizon=encoding, trust=trust)
+        return Horizon(job.plan, encoding)
+
+    @cached_property
+    def identities(self) -> dict[str, Identity]:
+        """The keys of the silos of a network."""
+        return {silo: Identity.new() for silo in ("north", "south")}
 
     @cached_property
     def paid(self) -> float:
@@ -115,6 +135,8 @@ class Game:
 
     def play(self, arrives: Sequence[int], noise: Play) -> Integers:
         """Return the released sums of all periods, shape (periods, size)."""
+        if self.network:
+            return self._play_over_network(arrives, noise)
         with TemporaryDirectory() as place:
             ledger = Ledger(Path(place) / "ledger.db")
             # Twice the claim, since the price is rounded up.
@@ -138,6 +160,31 @@ class Game:
 
                     released = folder.release(t + 1, read, ledger, noise=noise(t))
             return released
+
+    def _play_over_network(self, arrives: Sequence[int], noise: Play) -> Integers:
+        plan = self.horizon.plan
+        with TemporaryDirectory() as place:
+            states = {silo: Periods(Path(place) / f"{silo}.db", plan) for silo in plan.silos}
+            clients = {}
+            for silo, state in states.items():
+                state.create()
+                # A silo has one source for all periods.
+                rest = {"identity": self.identities[silo], "noise": noise(0)}
+                clients[silo] = Client(plan, silo, state, **rest)  # type: ignore[arg-type]
+            rounds = run_rounds(Aggregator(plan, DiscreteNoise()), InProcess(handlers(clients)))
+            for t in range(self.periods):
+                for silo, table in self.tables(t, t in arrives).items():
+                    read = partial(self._read, table)
+                    states[silo].freeze(t + 1, silo, read, sent=t)
+                next(rounds)
+                if t == self.periods - 1:
+                    list(rounds)  # to the end of the job
+                for silo, client in clients.items():
+                    states[silo].note([to_bytes(one.words) for one in client.sums], t + 1)
+            return np.array([to_integers(one.words) for one in clients["north"].sums])
+
+    def _read(self, table: pd.DataFrame, admits: Admits) -> Records:
+        return read_source(table, self.schema, admits=admits)
 
     def exact(self, arrives: Sequence[int]) -> Integers:
         """Return the releases without noise."""
@@ -261,7 +308,8 @@ def noise_of_periods(game: Game, make: Callable[[], Play], horizons: int = _WHOL
     exact = game.exact(())
     left = np.array([game.play((), make()) - exact for _ in range(horizons)], np.float64)
     (block,) = game.horizon.plan.blocks(0)
-    sigma = float(game.horizon.scale(block))
+    # Over a network each of two silos adds the whole noise, as the other one may be the observer.
+    sigma = game.horizon.scale(block) * math.sqrt(1 + game.network)
     draw = public_generator("audit", "between integers", new_nonce())
     scores = (left + draw.uniform(-0.5, 0.5, left.shape)) / sigma
     found = uniform_fit(stats.norm.cdf(scores.ravel()))

@@ -12,10 +12,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
 
-from cloister.app.arrivals import Arrivals, frozen_periods
+from cloister.app.arrivals import ENDED, Arrivals, frozen_periods, nonces
 from cloister.app.horizon import freeze_arrivals
 from cloister.core.arrays import Integers
-from cloister.core.errors import PlanError
+from cloister.core.errors import LedgerError, PlanError
 from cloister.data.records import Records
 from cloister.data.units import Admits
 from cloister.federation.silo.site import Site
@@ -73,12 +73,18 @@ class Periods:
             state.compare(sent)
             yield state
 
-    def frozen(self, t: int, length: int) -> Integers:
-        """Return the sums of the periods 0..t; see :class:`Frozen`."""
-        if self.count == t:
+    def nonce(self, t: int) -> bytes:
+        """Return the nonce of period t; see :class:`Frozen`."""
+        if len(drawn := nonces(self._path)) <= t:
             raise PlanError(f"period {t + 1} is not frozen here yet.")
+        return drawn[t]
+
+    def frozen(self, t: int, length: int, nonce: bytes) -> Integers:
+        """Return the sums of the periods 0..t; see :class:`Frozen`."""
         # A period is asked for once it is the next one in the ledger.
         with self.opened(t) as state:
+            if state.nonce(t) != nonce:
+                raise LedgerError(f"period {t + 1} was frozen again meanwhile, {ENDED}.")
             return state.sums(length)
 
     def note(self, frames: list[bytes], sent: int) -> None:
