@@ -146,12 +146,6 @@ class Additive(Gaussian, ABC):
         """
         target = position(facts.columns, options.target)
         clear = clear_of(facts, facts.n_features - 1)
-        if clear < _LEAST_CLEAR:
-            raise PlanError(
-                f"nominal_n must be larger for {facts.n_features - 1} columns at this epsilon: "
-                f"noise would be {1 / clear:.0%} of all records in every sum; use a larger "
-                "epsilon, fewer columns, or logistic or linear regression."
-            )
         _, n_rounds, bins = next(row for row in _DESIGNS if clear >= row[0])
         numbers = sum(not c.levels for j, c in enumerate(facts.columns) if j != target)
         searched = numbers and clear >= LINEAR_CLEAR and options.bins is None
@@ -320,7 +314,13 @@ class Additive(Gaussian, ABC):
         block = self.blocks(self.rounds - 1)[0]
         noise = plan.noise_std(block) * sqrt(block.weight / block.l2_squared)
         clear = plan.nominal_n / (noise * sqrt(len(self.layout.used)))
-        if clear < LINEAR_CLEAR:
+        if clear < _LEAST_CLEAR:
+            yield (
+                f"{plan.nominal_n:,} records are {clear:.1f} times the noise of one sum at epsilon "
+                f"{plan.budget.epsilon:g}, which hides every effect; use a larger epsilon, more "
+                f"records or fewer columns, so that it is {_LEAST_CLEAR:g} times or more."
+            )
+        elif clear < LINEAR_CLEAR:
             yield (
                 f"{plan.nominal_n:,} records are {clear:.0f} times the noise of one sum at epsilon "
                 f"{plan.budget.epsilon:g}; below {LINEAR_CLEAR:g} times {self.instead} is as good "
