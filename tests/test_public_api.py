@@ -21,6 +21,8 @@ NAMES = [
     "CloisterError",
     "DPBounds",
     "DPForestRegressor",
+    "DPShapesClassifier",
+    "DPShapesRegressor",
     "DPCox",
     "DPCoxApproximate",
     "DPTreatmentEffect",
@@ -77,7 +79,7 @@ def test_the_public_names_are_these() -> None:
     assert sorted(cloister.__all__) == sorted(NAMES)
     assert len(set(cloister.__all__)) == len(cloister.__all__)
     assert dir(cloister) == sorted(NAMES)
-    assert len(NAMES) == 46
+    assert len(NAMES) == 48
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -123,6 +125,8 @@ def test_the_tasks_that_ship_are_these() -> None:
         "regression-evaluation",
         "scorecard",
         "selectk",
+        "shapes",
+        "shapes-regression",
         "standardise",
         "statistics",
         "sulloyd",

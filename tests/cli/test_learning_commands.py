@@ -77,7 +77,7 @@ def told(path: Path) -> list[dict[str, str]]:
 FILES = "a.csv b.csv --schema s.toml --max-loss 0.05 --nominal-n 1600 --cap-epsilon 50"
 
 
-@pytest.mark.parametrize("method", ["naive-bayes", "logistic", "forest"])
+@pytest.mark.parametrize("method", ["naive-bayes", "logistic", "forest", "shapes"])
 def test_a_classifier_is_released_measured_and_tells_records(
     method: str, ward: Path, capsys: Said
 ) -> None:
@@ -129,7 +129,7 @@ def test_steps_before_are_one_plan_with_one_cost(ward: Path, capsys: Said) -> No
     assert np.mean([a == t for a, t in zip(answers, truth, strict=True)]) > 0.85
 
 
-@pytest.mark.parametrize("method", ["linear", "forest-regression"])
+@pytest.mark.parametrize("method", ["linear", "forest-regression", "shapes-regression"])
 def test_a_regression_tells_a_number_in_its_units(method: str, ward: Path, capsys: Said) -> None:
     run(f"regress {FILES} --target pressure --method {method} --epsilon 4 --out model", capsys)
     run("predict model/model.json test.csv --schema s.toml --out p.csv", capsys)

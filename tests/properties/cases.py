@@ -34,6 +34,8 @@ from cloister.tasks.supervised.forest_regression import ForestRegression
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
+from cloister.tasks.supervised.shapes import Additive, ShapesClassifier
+from cloister.tasks.supervised.shapes_regression import ShapesRegression
 from cloister.tasks.survival.cox import Cox
 from cloister.tasks.survival.cox_approximate import CoxApproximate
 from cloister.tasks.survival.survival import Survival
@@ -511,6 +513,42 @@ DESIGNS |= {
         seeded=True,
     )
     for depth in (2, 4)
+}
+
+
+def any_shapes(task: Additive, seed: int) -> list[GridState]:
+    """Return models of huge and tiny effects, with some columns left out and edges out of order."""
+    rng, one = np.random.default_rng(seed), 1 << task.frac_bits
+    found = []
+    for size, left in ((0.0, 4), (3.0, 1), (1e6, 2), (40.0, 0)):
+        state = {name: value.astype(float) for name, value in task.start().items()}
+        state["edges"] = rng.uniform(-1, 1, state["edges"].shape)
+        state["effects"] = rng.normal(0, size, state["effects"].shape)
+        state["intercept"] = rng.normal(0, size, state["intercept"].shape)
+        state["active"] = (np.arange(len(state["active"])) < left).astype(float)
+        for name in {"mean", "clip"} & state.keys():
+            state[name] = rng.uniform(-1, 2, 1) * one ** rng.integers(0, 2)
+        found.append(on_grid(task, state))
+    return found
+
+
+DESIGNS |= {
+    f"shapes, {n} classes": Case(
+        task=ShapesClassifier,
+        columns=(*PATIENTS[:-1], PublicColumn("ill", 0.0, n - 1.0, CLASSES[n])),
+        options={"target": "ill"},
+        states=any_shapes,
+    )
+    for n in CLASSES
+}
+DESIGNS |= {
+    f"shapes-regression, {family}": Case(
+        task=ShapesRegression,
+        columns=PATIENTS,
+        options={"target": "age", "family": family},
+        states=any_shapes,
+    )
+    for family in ("gaussian", "poisson")
 }
 
 

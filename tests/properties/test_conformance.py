@@ -155,6 +155,16 @@ def trees_far_from_the_target(case: Case) -> Inputs:
         yield task, t, state, np.full((1, case.width), ONE, dtype=np.int32)
 
 
+def shapes_sure_of_the_wrong_answer(case: Case) -> Inputs:
+    """Yield a record after all columns had sums, and after two of four were left out."""
+    task = case.build()
+    state = case.start(task)
+    state["intercept"][-1] = -30 * ONE
+    for left in (4, 2):
+        active = (np.arange(4) < left).astype(np.int64) * ONE
+        yield task, task.rounds - 1, state | {"active": active}, np.full((1, 5), ONE, np.int32)
+
+
 def cut_short(case: Case) -> Inputs:
     """Yield a corner where cuts are shorter than any gradient, and residuals large."""
     task = case.build()
@@ -214,6 +224,8 @@ REACHED = {
     **reached_by(trees_sure_of_the_wrong_class, "forest, random", 0.99),
     **reached_by(trees_sure_of_the_wrong_class, "forest, boosted, 2 classes", 0.99),
     **reached_by(trees_far_from_the_target, "forest-regression", 1.0, 1.0),
+    **reached_by(shapes_sure_of_the_wrong_answer, "shapes, 2 classes", 0.9999),
+    **reached_by(shapes_sure_of_the_wrong_answer, "shapes-regression, gaussian", 0.9999),
     **reached_by(corner, "naive Bayes, binned", 0.99),
     **reached_by(corner, "naive Bayes, gaussian", 0.99),
     **reached_by(corner, "naive Bayes, all", 0.99),

@@ -622,6 +622,7 @@ def test_the_chernoff_rate_bounds_the_tail_of_products() -> None:
         ("naive_bayes.md", 7),
         ("regression.md", 21),
         ("forest.md", 11),
+        ("shapes.md", 7),
         ("preparation.md", 7),
         ("synthetic.md", 8),
         ("fedavg.md", 10),

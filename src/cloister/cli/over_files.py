@@ -311,12 +311,18 @@ def _add_any(parser: argparse.ArgumentParser) -> None:
 cluster = TaskCommand(_add_cluster, kmeans_task)
 classify = TaskCommand(
     partial(
-        _add_training, ("naive-bayes", "logistic", "forest"), "column of categories to predict"
+        _add_training,
+        ("naive-bayes", "logistic", "forest", "shapes"),
+        "column of categories to predict",
     ),
     _trained,
 )
 regress = TaskCommand(
-    partial(_add_training, ("linear", "forest-regression"), "column of numbers to predict"),
+    partial(
+        _add_training,
+        ("linear", "forest-regression", "shapes-regression"),
+        "column of numbers to predict",
+    ),
     _trained,
 )
 rules = TaskCommand(_add_rules, partial(_chosen_by_options, "apriori"), catalogue=True)

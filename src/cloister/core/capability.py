@@ -97,7 +97,7 @@ QUESTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Describe": ("describe", "tabulate", "table1"),
     "Explain and predict": (
         *("logistic", "linear", "glm", "imputed-regression", "treatment-effect"),
-        *("forest", "forest-regression", "scorecard"),
+        *("shapes", "shapes-regression", "forest", "forest-regression", "scorecard"),
     ),
     "Time until an event": ("survival", "cox", "cox-approximate"),
     "Discover": ("auto", "selectk", "outliers", "apriori"),

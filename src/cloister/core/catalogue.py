@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # the public names, for type checkers and editors
     from cloister.estimators.prepare import dp_table1 as dp_table1
     from cloister.estimators.scorecard import DPScorecard as DPScorecard
     from cloister.estimators.select_k import select_k as select_k
+    from cloister.estimators.shapes import DPShapesClassifier as DPShapesClassifier
+    from cloister.estimators.shapes import DPShapesRegressor as DPShapesRegressor
     from cloister.estimators.survival import DPKaplanMeier as DPKaplanMeier
     from cloister.estimators.survival import DPLogRank as DPLogRank
     from cloister.estimators.synthesiser import DPSynthesiser as DPSynthesiser
@@ -241,6 +243,24 @@ ROWS = {
             "title": "How many groups are there?",
             "start": {"min_clusters": "2", "max_clusters": "8"},
             "suits": "number",
+        },
+    },
+    "shapes": {
+        "task": "supervised.shapes:ShapesClassifier",
+        "python": ("shapes:DPShapesClassifier",),
+        "question": {
+            "title": "Who will? (effects of columns as pictures)",
+            "roles": {"target": "named"},
+            "forecast": False,
+        },
+    },
+    "shapes-regression": {
+        "task": "supervised.shapes_regression:ShapesRegression",
+        "python": ("shapes:DPShapesRegressor",),
+        "question": {
+            "title": "How much? (effects of columns as pictures)",
+            "roles": {"target": "number"},
+            "forecast": False,
         },
     },
     "standardise": {

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         dp_quantiles,
         dp_statistics,
     )
+    from cloister.estimators.shapes import DPShapesClassifier, DPShapesRegressor
     from cloister.estimators.survival import DPKaplanMeier, DPLogRank
 
 # Loaded at first use, so that an import of one estimator does not import all.
@@ -40,6 +41,7 @@ _NAMES = {
     "naive_bayes": "DPNaiveBayes",
     "outliers": "DPOutlierDetector",
     "prepare": "DPPCA DPBounds DPStandardScaler dp_describe dp_quantiles dp_statistics",
+    "shapes": "DPShapesClassifier DPShapesRegressor",
     "survival": "DPKaplanMeier DPLogRank",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -56,6 +58,8 @@ __all__ = [
     "DPNaiveBayes",
     "DPOutlierDetector",
     "DPRandomForestClassifier",
+    "DPShapesClassifier",
+    "DPShapesRegressor",
     "DPSiloEnsemble",
     "DPStandardScaler",
     "FederatedLearner",

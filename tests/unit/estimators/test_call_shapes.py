@@ -19,6 +19,8 @@ from cloister import (
     DPLogisticRegression,
     DPNaiveBayes,
     DPRandomForestClassifier,
+    DPShapesClassifier,
+    DPShapesRegressor,
     DPSiloEnsemble,
     FederatedLearner,
     Ledger,
@@ -44,7 +46,7 @@ GOODS = ["bread", "milk", "tea"]
 
 def learner(kind: Any) -> Any:
     public: dict[str, Any] = {"target_bounds": (0, 1)}
-    if kind not in (DPLinearRegression, DPForestRegressor):
+    if kind not in (DPLinearRegression, DPForestRegressor, DPShapesRegressor):
         public = {"classes": [0, 1]}
     if kind in FORESTS:
         public["random_state"] = 0
@@ -52,7 +54,8 @@ def learner(kind: Any) -> Any:
 
 
 FORESTS = [DPRandomForestClassifier, DPForestRegressor]
-LEARNERS = [DPNaiveBayes, DPLogisticRegression, DPLinearRegression, *FORESTS]
+SHAPES = [DPShapesClassifier, DPShapesRegressor]
+LEARNERS = [DPNaiveBayes, DPLogisticRegression, DPLinearRegression, *FORESTS, *SHAPES]
 
 
 # Pairs --------------------------------------------------------------------------------------------

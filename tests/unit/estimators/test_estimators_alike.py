@@ -27,6 +27,8 @@ from cloister import (
     DPNaiveBayes,
     DPOutlierDetector,
     DPRandomForestClassifier,
+    DPShapesClassifier,
+    DPShapesRegressor,
     DPSiloEnsemble,
     DPStandardScaler,
     Ledger,
@@ -77,11 +79,15 @@ LAST: dict[Any, tuple[dict[str, Any], ...]] = {
     DPRandomForestClassifier: (ILL,),
     DPLinearRegression: (RISK,),
     DPForestRegressor: (RISK,),
+    DPShapesClassifier: (ILL,),
+    DPShapesRegressor: (RISK,),
     DPGeneralizedLinearRegressor: (RISK,),
 }
 SAVED = [
     DPBounds,
     DPForestRegressor,
+    DPShapesClassifier,
+    DPShapesRegressor,
     DPGeneralizedLinearRegressor,
     DPKMeans,
     DPLinearRegression,
@@ -104,7 +110,12 @@ OF_TABLES = {
 }
 """They are asked about no new records; their own tests save and load them."""
 every = pytest.mark.parametrize("kind", SAVED)
-REGRESSORS = (DPLinearRegression, DPGeneralizedLinearRegressor, DPForestRegressor)
+REGRESSORS = (
+    DPLinearRegression,
+    DPGeneralizedLinearRegressor,
+    DPForestRegressor,
+    DPShapesRegressor,
+)
 FIRST = {DPKMeans: (2,), DPPCA: (2,), CuratorKMeans: (2,)}
 
 
@@ -267,7 +278,12 @@ def test_a_model_of_some_columns_reads_those_by_the_whole_schema(kind: Any, tmp_
     assert (again.n_features_in_, again.bounds) == (model.n_features_in_, whole)
 
 
-CLASSIFIERS = [DPNaiveBayes, DPLogisticRegression, DPRandomForestClassifier]
+CLASSIFIERS = [
+    DPNaiveBayes,
+    DPLogisticRegression,
+    DPRandomForestClassifier,
+    DPShapesClassifier,
+]
 LABELS = [["no", "yes"], ["yes", "no"], [0, 1], [9, 10], [0.0, 1.0], [False, True]]
 
 

@@ -25,6 +25,8 @@ from cloister import (
     DPNaiveBayes,
     DPOutlierDetector,
     DPRandomForestClassifier,
+    DPShapesClassifier,
+    DPShapesRegressor,
     DPSiloEnsemble,
     DPStandardScaler,
     FederatedLearner,
@@ -64,6 +66,16 @@ LABELLED: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
     ),
     "forest of numbers": (
         zero_noise(DPForestRegressor)(**COMMON, target_bounds=(-15, 15), random_state=0),
+        Z,
+        lambda m: m.predict(FRAME),
+    ),
+    "shapes": (
+        zero_noise(DPShapesClassifier)(**COMMON, classes=[0, 1]),
+        Y,
+        lambda m: m.predict_proba(FRAME),
+    ),
+    "shapes of numbers": (
+        zero_noise(DPShapesRegressor)(**COMMON, target_bounds=(-15, 15)),
         Z,
         lambda m: m.predict(FRAME),
     ),

@@ -212,6 +212,20 @@ SAID = [
         f"1 of 2 columns separate values of bmi {HOLM}",
     ),
     (
+        *("shapes", "age treated default"),
+        {"target": "default"},
+        "No column is likely to have an effect on default.",
+        "0 of 2 columns have an effect on default with a posterior probability above 0.95, if they "
+        "do not move together.",
+    ),
+    (
+        *("shapes-regression", "age treated bmi"),
+        {"target": "bmi"},
+        "Columns with the largest effects on bmi: age.",
+        "1 of 2 columns have an effect on bmi with a posterior probability above 0.95, if they do "
+        "not move together.",
+    ),
+    (
         *("naive-bayes", "score work age default"),
         {"target": "default"},
         f"Share of score [0-9.]+ to [0-9.]+: default 0 {NUMBER}, default 1 {NUMBER}.",

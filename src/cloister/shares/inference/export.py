@@ -8,8 +8,8 @@ grid, so a score differs from the model's own by the effect of half a grid step.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -20,6 +20,7 @@ from cloister.app.release import Release
 from cloister.core.arrays import Floats, Results
 from cloister.core.errors import DataError, PlanError
 from cloister.estimators.tables import as_labels
+from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import Task
 from cloister.shares.inference.linear import Entry, Label, scorer_of_task
 from cloister.tasks.preparation.pipeline import Pipeline
@@ -27,6 +28,7 @@ from cloister.tasks.preparation.scaled import Scaled
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
+from cloister.tasks.supervised.shapes import ShapesClassifier
 
 _OUTPUTS = {"prediction", "probabilities"}
 _OPSET, _IR = 19, 9  # of ONNX: the first that compares text
@@ -34,13 +36,22 @@ _OPSET, _IR = 19, 9  # of ONNX: the first that compares text
 
 @dataclass(frozen=True)
 class _Column:
-    """A column; one of numbers becomes ``(clip(x, low, high) - centre) / half``."""
+    """A column; one of numbers becomes ``(clip(x, low, high) - centre) / half``.
+
+    Bins have equal width, unless `edges` between them are given, scaled like the numbers.
+    """
 
     entry: Entry
     low: float
     high: float
     centre: float
     half: float
+    edges: tuple[float, ...] = ()
+
+    @property
+    def inner(self) -> Floats:
+        """Edges between the bins, scaled."""
+        return np.array(self.edges or np.linspace(-1, 1, self.entry.bins + 1)[1:-1])
 
     @property
     def cells(self) -> list[Any]:
@@ -76,8 +87,8 @@ def to_sklearn(model: Any) -> Any:
     Parameters
     ----------
     model : estimator or Release
-        Fitted: k-means of any kind, linear or logistic regression, or naive Bayes, optionally
-        behind steps "bounds" and "standardise".
+        Fitted: k-means of any kind, linear or logistic regression, naive Bayes, or shapes of
+        classes, optionally behind steps "bounds" and "standardise".
 
     Returns
     -------
@@ -109,7 +120,7 @@ def to_sklearn(model: Any) -> Any:
     encoder = ColumnTransformer([*steps]).fit(table.to_numpy() if nameless else table)
     for column in found.columns:
         if column.entry.bins:  # parts of all of [-1, 1], of which a row may reach less
-            edges = np.linspace(-1, 1, column.entry.bins + 1)
+            edges = np.array([-1.0, *column.inner, 1.0])
             encoder.named_transformers_[column.entry.name][-1].bin_edges_[0] = edges
     last: Any
     if found.centres is not None:
@@ -184,6 +195,9 @@ def to_onnx(model: Any) -> bytes:
         number = add("Div", add("Sub", cut, column.centre), column.half)
         if bins := column.entry.bins:
             part = add("Floor", add("Mul", add("Add", number, 1.0), bins / 2))
+            if column.edges:  # the number of edges that are not above it
+                above = add("GreaterOrEqual", number, column.inner[None])
+                part = add("ReduceSum", add("Cast", above, to=TensorProto.DOUBLE), np.array([1]))
             there = add("Equal", add("Min", part, bins - 1.0), cells)
             yield add("Cast", there, to=TensorProto.DOUBLE)
             return
@@ -234,11 +248,14 @@ def _read(model: Any) -> _Model:
         weights, bias = 2 * centres, -(centres**2).sum(axis=1)
         columns = tuple(_Column(entry, *at[entry.name]) for entry in entries)
         return _Model(columns, weights, bias, tuple(range(len(centres))), centres)
-    if not isinstance(task, Linear | Logistic | NaiveBayes):
+    if not isinstance(task, Linear | Logistic | NaiveBayes | ShapesClassifier):
         raise _refused(task)
     # A release has its classes as text; labels have the types of the model's predictions.
     labels = None if isinstance(task, Linear) else as_labels(task.classes)
-    scorer = scorer_of_task(task, results, names, grid, getattr(model, "classes_", labels))
+    labels = getattr(model, "classes_", labels)
+    if isinstance(task, ShapesClassifier):
+        return _read_shapes(task, results, names, grid, at, labels)
+    scorer = scorer_of_task(task, results, names, grid, labels)
     entries, classes = scorer.layout.columns, scorer.layout.classes
     starts = [0, *accumulate(entry.width for entry in entries)]
     # The scorer omits the first category or bin; its weight here is zero.
@@ -249,6 +266,38 @@ def _read(model: Any) -> _Model:
         weights, bias = np.insert(weights, 0, 0, axis=0), np.insert(bias, 0, 0)
     columns = tuple(_Column(entry, *at[entry.name]) for entry in entries)
     return _Model(columns, weights, bias, classes)
+
+
+def _read_shapes(
+    task: ShapesClassifier,
+    results: Results,
+    names: Sequence[str],
+    grid: Grid,
+    at: Mapping[str, Sequence[Any]],
+    labels: Any,
+) -> _Model:
+    """Return the effects of bins and categories as weights."""
+    layout, columns, weights = task.layout, [], []
+    edges = iter(results["edges"])
+    for j, start in zip(layout.used, layout.starts, strict=False):
+        inner: tuple[float, ...] = ()
+        if not (categories := task.categories[j]):
+            scaled = (next(edges) - grid.centre[j]) / grid.half_range[j]
+            inner = tuple(scaled[scaled < 1].tolist())
+        size = len(categories) or len(inner) + 1
+        entry = Entry(
+            name=names[j],
+            low=grid.low[j],
+            high=grid.high[j],
+            categories=categories,
+            bins=0 if categories else size,
+        )
+        columns.append(replace(_Column(entry, *at[names[j]]), edges=inner))
+        weights.append(results["effects"][start : start + size])
+    of_scores, bias = np.concatenate(weights).T, results["intercept"]
+    if len(bias) == 1:  # a score of the second class; the first has 0
+        of_scores, bias = np.insert(of_scores, 0, 0, axis=0), np.insert(bias, 0, 0)
+    return _Model(tuple(columns), of_scores, bias, tuple(np.asarray(labels).tolist()))
 
 
 def _narrow(box: Floats, step: Task, results: Results) -> None:
@@ -267,8 +316,8 @@ def _narrow(box: Floats, step: Task, results: Results) -> None:
 def _refused(task: Task) -> PlanError:
     return PlanError(
         f"task {task.name!r} of the model has no form in scikit-learn or ONNX, which only k-means, "
-        "linear and logistic regression and naive Bayes have, after steps 'bounds' and "
-        "'standardise'; score with cloister predict."
+        "linear and logistic regression, naive Bayes and shapes of classes have, after steps "
+        "'bounds' and 'standardise'; score with cloister predict."
     )
 
 

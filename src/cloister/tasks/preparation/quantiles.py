@@ -262,7 +262,7 @@ class Quantiles(Gaussian):
         variances = _variances(share, clear, *counts.shape)
         spread = INTERVAL_95["gaussian"] * noise * np.sqrt(variances) / whole
         low, high = (np.clip(sums / whole + end, 0.0, 1.0) for end in (-spread, spread))
-        rising = np.clip(_rising(sums) / whole, low, high)
+        rising = np.clip(made_rising(sums) / whole, low, high)
         return {
             "quantiles": np.array(values),
             **{"low": found.low, "high": found.high},
@@ -496,7 +496,7 @@ def quantiles_of(
     least, greatest = ends or (edges[:, :-1], edges[:, 1:])
     share, clear = np.array(probabilities)[:, None], _clearest(edges)
     sums = np.take_along_axis(_running(counts), clear, axis=1)[:, None, :]
-    gap = _rising(sums - share * sums[:, :, -1:])
+    gap = made_rising(sums - share * sums[:, :, -1:])
     variance = _variances(share, clear[:, None, :], trees, n)
     sampling = share * (1 - share) * max(float(counts.sum()) / trees, 1.0)
 
@@ -536,7 +536,7 @@ def _running(counts: Floats) -> Floats:
     return np.concatenate([np.zeros((len(counts), 1)), np.cumsum(counts, axis=1)], axis=1)
 
 
-def _rising(values: Floats) -> Floats:
+def made_rising(values: Floats) -> Floats:
     """Return the mean of the smallest increasing majorant and the largest increasing minorant."""
     above = np.maximum.accumulate(values, axis=-1)
     below = np.minimum.accumulate(values[..., ::-1], axis=-1)[..., ::-1]

@@ -19,6 +19,8 @@ from cloister import (
     DPNaiveBayes,
     DPOutlierDetector,
     DPRandomForestClassifier,
+    DPShapesClassifier,
+    DPShapesRegressor,
     Schema,
 )
 from cloister.app.job import run_job
@@ -118,6 +120,10 @@ def clear(shares: NDArray[Any]) -> NDArray[Any]:
             Y,
             NEW,
         ),
+        (DPShapesClassifier(**PLAIN, classes=["a", "b"]), X, np.array(["a", "b"])[Y], NEW),
+        (DPShapesClassifier(**PLAIN, classes=[0, 1, 2], bins=5), X, Y3, NEW),
+        (DPShapesClassifier(**BY_SCHEMA), TABLE, BUYS, table(200)),
+        (DPShapesClassifier(**BY_SCHEMA, prepare=[("standardise", {})]), TABLE, BUYS, table(200)),
     ],
 )
 def test_an_exported_classifier_gives_the_same_probabilities_and_labels(
@@ -207,6 +213,7 @@ def test_no_score_is_made_of_an_unknown_category() -> None:
     [
         (DPRandomForestClassifier(**PLAIN, classes=[0, 1]), "'forest'"),
         (DPOutlierDetector(**PLAIN), "'outliers'"),
+        (DPShapesRegressor(**PLAIN, target_bounds=(0, 1)), "'shapes-regression'"),
         (
             DPNaiveBayes(**PLAIN, classes=[0, 1], prepare=[("pca", {"n_components": 2})]),
             "'pca'",

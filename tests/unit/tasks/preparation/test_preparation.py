@@ -31,8 +31,8 @@ from cloister.tasks.preparation.quantiles import (
     Quantiles,
     _crossing,
     _first,
-    _rising,
     agreeing,
+    made_rising,
     quantiles_of,
     running_variance,
 )
@@ -147,7 +147,7 @@ def test_quantiles_in_one_cell_move_to_its_ends_and_others_stay() -> None:
 
 def test_running_sums_that_noise_lets_fall_are_made_to_rise_halfway_between() -> None:
     falling = np.array([[[0.0, 3.0, 1.0, 2.0], [-1.0, -2.0, 4.0, 4.0]]])
-    assert _rising(falling).tolist() == [[[0, 2, 2, 2.5], [-1.5, -1.5, 4, 4]]]
+    assert made_rising(falling).tolist() == [[[0, 2, 2, 2.5], [-1.5, -1.5, 4, 4]]]
 
 
 def test_a_place_is_the_first_that_is_true_and_the_last_where_none_is() -> None:
@@ -700,5 +700,5 @@ def test_shares_below_a_value_hold_where_cells_are_empty() -> None:
 
 
 def test_a_rising_function_is_the_middle_of_those_around() -> None:
-    found = _rising(np.array([[1.0, 3.0, 2.0, 5.0], [4.0, 0.0, 1.0, 1.0]]))
+    found = made_rising(np.array([[1.0, 3.0, 2.0, 5.0], [4.0, 0.0, 1.0, 1.0]]))
     assert found.tolist() == [[1.0, 2.5, 2.5, 5.0], [2.0, 2.0, 2.5, 2.5]]
