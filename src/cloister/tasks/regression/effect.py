@@ -7,11 +7,11 @@ A sixth round sums the terms of both effects at the released models, see
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from math import sqrt
+from math import hypot, sqrt
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
@@ -53,6 +53,7 @@ from cloister.tasks.regression.weighing import (
     ESTIMANDS,
     LEAST,
     SCORE,
+    SCORED,
     Scores,
     balance_cut,
     balance_of,
@@ -60,23 +61,24 @@ from cloister.tasks.regression.weighing import (
     effect_of,
     effect_rows,
     estimate_of,
-    far_outcome,
     scores_of,
 )
 from cloister.tasks.state import decode_state, encode_state, part_of, prefixed
 
-_MODELS, _BALANCE_SHARE = {"propensity": 0.30, "outcome": 0.24}, 0.05  # of the budget
+_MODELS, _BALANCE_SHARE = {"propensity": 0.30, "outcome": 0.24}, 0.03  # of the budget
+_DIFFERENCE_SHARE = 0.02
 # Of the estimand that is asked for, and of the other one.
 _SIZES, _SCORES, _CHANGES = (0.05, 0.015), (0.255, 0.05), (0.03, 0.01)
 # Largest and usual factor of a residual in a score; of "ate" by the share of the smaller arm.
 _END = {"ate": 1 / LEAST, "ato": 4.0}
 _FAR = {"ate": 2.5, "ato": 2.0}
 _SLOPES = np.array([1.0, 0.5])  # usual largest slope of both, in the largest score and row
-_FARTHEST = 2.5  # place of the outcome in a row of balance, as that of any number
 _BALANCED = 0.1  # standardised difference
 _ONE_WAY = 1 / SAME_WAY  # a false model of the outcome leaves the residuals of an end one sign
 _TIGHT = 0.7  # weight of what a cut takes away beside noise: it is stated, but is often less
-_SURE = 2.0  # deviations, above which counts of sizes are relied on: the lost part has noise too
+# Deviations, above which counts of sizes are relied on: with noisy counts, events that are rare are
+# not seen above more. Of both as above.
+_SURE = (3.0, 2.0)
 _LABELS = {
     "ato": "on average where both arms are likely (overlap)",
     "ate": "on average over all records",
@@ -99,7 +101,7 @@ class _Aim:
     """The public state of the last round.
 
     `cuts` are lengths to which scores and balance are cut; `lost` is what they likely take away, of
-    balance from the outcome.
+    both effects.
     """
 
     propensity: Floats  # weights of the models
@@ -268,8 +270,8 @@ class TreatmentEffect(Gaussian):
         aim = _Aim(
             propensity=np.zeros(models["propensity"].design.width),
             outcome=np.zeros(models["outcome"].design.width),
-            cuts=np.ones(len(ESTIMANDS) + 1),
-            lost=np.zeros(len(ESTIMANDS) + 1),
+            cuts=np.ones(len(SCORED) + 1),
+            lost=np.zeros(len(ESTIMANDS)),
             sums=np.zeros(sum(block.size for block in blocks)),
             noise=np.zeros(len(blocks)),
         )
@@ -302,11 +304,11 @@ class TreatmentEffect(Gaussian):
                     for name in ESTIMANDS
                 ]
             return tuple(found)
-        entries = 2 + 3 * (len(self.names) + 1)
+        entries = 2 + 3 * len(self.names)
         slopes = sum(model.design.width for model in models.values())
-        found = []
+        found = [ball_block(name, 3, self._share(_SCORES, name)) for name in ESTIMANDS]
+        found.append(ball_block("naive", 3, _DIFFERENCE_SHARE))
         for name in ESTIMANDS:
-            found.append(ball_block(name, 3, self._share(_SCORES, name)))
             found.append(ball_block(f"{name}_slopes", slopes, self._share(_CHANGES, name)))
         # A record is in one arm, whose bounds are those of the block.
         balance = replace(ball_block("balance", entries, _BALANCE_SHARE), shape=(2, entries))
@@ -340,18 +342,19 @@ class TreatmentEffect(Gaussian):
         with np.errstate(all="ignore"):  # a dishonest state has any numbers; balls leave them out
             scores, columns, treated = self._scores(known, aim, records)
             if t == LAST:
-                for values in scores.values:
+                for values in scores.values[: len(ESTIMANDS)]:
                     yield Rows.at([class_of(np.abs(values))], [1 << COUNT_BITS])
                 return
-            for k, longest in enumerate(self._longest(aim)):
-                yield Rows.dense(effect_rows(scores.values[k], scores.weights[k], aim.cuts[k]))
-                yield Rows.dense(ball(scores.slopes[k], longest))
+            for parts in zip(scores.values, scores.weights, aim.cuts[:-1], strict=True):
+                yield Rows.dense(effect_rows(*parts))
+            for slopes, longest in zip(scores.slopes, self._longest(aim), strict=True):
+                yield Rows.dense(ball(slopes, longest))
             payload = balance_payload(columns, scores.overlap)
             yield Rows(treated * len(payload), ball(payload, aim.cuts[-1]))
 
     def _longest(self, aim: _Aim) -> Floats:
         """Return the lengths to which slopes are cut, of both estimands."""
-        return np.asarray(aim.cuts[:-1] * _SLOPES * sqrt(len(aim.propensity)))
+        return np.asarray(aim.cuts[: len(_SLOPES)] * _SLOPES * sqrt(len(aim.propensity)))
 
     def _scores(
         self, known: Mapping[str, Known], aim: _Aim, records: Records
@@ -366,6 +369,8 @@ class TreatmentEffect(Gaussian):
             arms[-1][-2] = place  # in place of the record's own treatment
         means = [outcome.mean_of(aim.outcome, one) for one in arms]
         targets = outcome.targets(of_outcome, records)
+        # About their share, as numbers are about their centre.
+        share = _share(of_outcome) if outcome.target.levels else 0.0
         family = outcome.family
         scores = scores_of(
             propensity.mean_of(aim.propensity, rows),
@@ -377,11 +382,10 @@ class TreatmentEffect(Gaussian):
                 one * family.weight(mean, family.alpha)
                 for one, mean in zip(arms, means, strict=True)
             ],
+            targets - share,
             _share(placed),
         )
-        # The outcome is the last column, for the difference that is not adjusted.
-        columns = list(_columns_of(propensity, placed, records))
-        return scores, np.stack([*columns, targets / _reach(of_outcome)]), treated
+        return scores, np.stack(list(_columns_of(propensity, placed, records))), treated
 
     def _usual(self, aim: _Aim, placed: Placed) -> float:
         """Return the effect at the centres of covariates: a public number near the effects."""
@@ -419,12 +423,14 @@ class TreatmentEffect(Gaussian):
         of_two = models["outcome"].target.levels
         residual = 1.0 if of_two else models["outcome"].residuals(of_outcome)[1] / 2
         share, most = _share(placed), dict(_END if of_two else _FAR)
-        most["ate"] /= min(share, 1 - share)
+        smaller = min(share, 1 - share)
+        most["ate"] /= smaller
         cuts, lost = [], []
         for name in ESTIMANDS:
             counts, noise_std = released[f"{name}_sizes"].in_records()
             counts = falling(counts, placed.n)
-            tail = Tail.of(counts, noise_std, most[name] * residual, placed.n, sure=_SURE)
+            sure = self._share(_SURE, name)
+            tail = Tail.of(counts, noise_std, most[name] * residual, placed.n, sure=sure)
             part = self._share(_SIZES, name) / self._share(_SCORES, name)
             cut, excess = tail.cut(_Z * noise_std * sqrt(part) / SCORE, _TIGHT)
             cuts.append(cut)
@@ -432,17 +438,13 @@ class TreatmentEffect(Gaussian):
         is_number = placed.rare == 0
         numbers = float((placed.spread * is_number) @ placed.spread)
         categories = sum(len(term.levels) > 0 for term in models["propensity"].terms)
-        farthest = float(of_outcome.target[2] / max(of_outcome.target[1], 1e-9))
-        far = max(farthest / _reach(of_outcome), *(placed.reach * is_number))
-        balance = balance_cut(numbers + 1, categories, far)
-        # A score of overlap, the last one above, is about twice the residual.
-        end = 2 * _reach(of_outcome) * far_outcome(balance)
-        excess = float(tail.excess(np.array([end]))[0])
+        balance = balance_cut(numbers, categories, float((placed.reach * is_number).max()))
         return replace(
             aim,
             **{name: model.solution(known[name]).weights for name, model in models.items()},
-            cuts=np.array([*cuts, balance]),
-            lost=np.array([*lost, _ONE_WAY * excess]),
+            # No outcome of the box is cut in the difference: a small arm is not seen in counts.
+            cuts=np.array([*cuts, residual / smaller, balance]),
+            lost=np.array(lost),
         )
 
     # Results --------------------------------------------------------------------------------------
@@ -464,35 +466,37 @@ class TreatmentEffect(Gaussian):
             of the propensity model or of the outcome model; else no effect is known.
         """
         known, aim = self._read(state)
-        models, placed = self._models, known["outcome"].fit.columns
+        models = self._models
+        placed, of_outcome = (one.fit.columns for one in known.values())
         solutions = [model.solution(known[name]) for name, model in models.items()]
         # Without one common cause, an effect would be wrong in a way that no interval shows.
         certain = [bool(one.known.all()) for one in solutions]
         # Scores are in the unit of the outcome model, which follows from released counts.
-        unit = models["outcome"].unit(placed)
-        ends = np.cumsum([block.size for block in self.blocks(ROUNDS)])[:-1]
-        sums = np.split(aim.sums, ends)
-        results: dict[str, Floats] = {}
+        unit = models["outcome"].unit(of_outcome)
+        names, sizes = zip(
+            *((block.name, block.size) for block in self.blocks(ROUNDS)), strict=True
+        )
+        parts = np.split(aim.sums, np.cumsum(sizes)[:-1])
+        sums = dict(zip(names, zip(parts, aim.noise, strict=True), strict=True))
+        usual = self._usual(aim, of_outcome) if all(certain) else np.nan
+        found: dict[str, Sequence[float]] = {
+            "naive": effect_of(sums["naive"], aim.cuts[-2], units=_units(placed))
+        }
         for k, name in enumerate(ESTIMANDS):
-            found = effect_of(
-                (sums[2 * k], aim.noise[2 * k]),
-                aim.cuts[k],
-                aim.lost[k],
-                sums[2 * k + 1] * self._longest(aim)[k],
-                [one.noise for one in solutions],
-            )
-            value = found[0] + self._usual(aim, placed) if all(certain) else np.nan
-            parts = np.array([value * unit, *(part * unit**2 for part in found[1:])])
-            results |= estimate_of(*parts[:, None]).named(name)
-        words = sums[-1].reshape(2, -1) * aim.cuts[-1]
-        reach = _reach(placed)
-        balance = balance_of(words, aim.noise[-1] * aim.cuts[-1], float(aim.lost[-1]) / reach)
-        unit *= reach
+            slopes = sums[f"{name}_slopes"][0] * self._longest(aim)[k]
+            by_models = _by_models(slopes, [one.noise for one in solutions])
+            value, *variances = effect_of(sums[name], aim.cuts[k], aim.lost[k], by_models)
+            found[name] = value + usual, *variances
+        results: dict[str, Floats] = {}
+        for name, effect in found.items():
+            values = np.array(effect) * [unit, unit**2, unit**2]
+            results |= estimate_of(*values[:, None]).named(name)
+        words, noise_std = sums["balance"]
+        balance = balance_of(words.reshape(2, -1) * aim.cuts[-1], noise_std * aim.cuts[-1])
         return {
             **results,
-            **balance.difference.mapped(lambda part: part * unit).named("naive"),
-            **balance.before[:-1].named("smd_before"),
-            **balance.after[:-1].named("smd_after"),
+            **balance.before.named("smd_before"),
+            **balance.after.named("smd_after"),
             "arm_size": balance.sizes,
             "arm_size_half_width": np.full(2, _Z * balance.size_std),
             "known_models": np.array(certain, dtype=np.float64),
@@ -588,11 +592,19 @@ def _share(placed: Placed) -> float:
     return float(np.clip((placed.target[0] + 1) / 2, 1e-3, 1 - 1e-3))
 
 
-def _reach(placed: Placed) -> float:
-    """Return the unit of the outcome in the balance, in that of its model."""
-    _, deviation, reach = map(float, placed.target)
-    steep = max(reach, 0.0) / max(deviation, 1e-9)
-    return max(sqrt(steep), steep / _FARTHEST, 1.0)
+def _units(placed: Placed) -> tuple[float, float]:
+    """Return the number of units, and its error, in which those of both arms are counted, too."""
+    share = _share(placed)
+    odds = share / (1 - share)
+    return placed.n, placed.n_std * hypot(odds - 1 / odds, odds)
+
+
+def _by_models(slopes: Floats, errors: Sequence[Floats]) -> float:
+    """Return the variance of a sum of scores by the errors of both models."""
+    # To first order: 0 if both models are true, and the part of a false one otherwise. With what
+    # noise in the slopes adds: without it, thin overlap and a false model held .87.
+    parts = np.split(slopes, [len(errors[0])])
+    return sum(float(part @ error @ part) for part, error in zip(parts, errors, strict=True))
 
 
 def _or_text(cell: Estimate) -> Estimate | str:

@@ -3,7 +3,9 @@
 With the probability e of the treatment, means m1 and m0 of the outcome in both arms and the
 residual r in a record's own arm, an effect is ``sum(k (m1 - m0) + w r) / sum(k)``. The average
 effect has ``k = 1`` and ``w = 1 / e`` or ``-1 / (1 - e)`` [RRZ94]_. That of overlap has
-``k = e (1 - e)`` and ``w = 1 - e`` or ``-e`` [LMZ18]_ [MLG19]_; both are taken four times here.
+``k = e (1 - e)`` and ``w = 1 - e`` or ``-e`` [LMZ18]_ [MLG19]_; both are taken four times here. The
+difference that is not adjusted has the models of no covariates: e is the released share of the
+treated, and both means are the released centre of the outcome.
 
 References
 ----------
@@ -31,6 +33,7 @@ from cloister.tasks.population import sampled
 from cloister.tasks.regression.engine import ball
 
 ESTIMANDS = ("ate", "ato")
+SCORED = (*ESTIMANDS, "naive")
 LEAST = 0.1
 """Least probability of an arm in the average effect, as a part of the arm's public share."""
 SCORE = sqrt(0.92)
@@ -47,11 +50,12 @@ _Z = INTERVAL_95["gaussian"]
 
 @dataclass(frozen=True)
 class Scores:
-    """Parts of both effects of each record, in the order of `ESTIMANDS`.
+    """Parts of effects of each record, in the order of `SCORED`.
 
     `values` are terms of the sum above the line, about a public effect, and `weights` are k.
-    `slopes` are changes of values by weights of both models, of shape (q, m). `overlap` is the size
-    of w of the effect of overlap: balance is that of these weights, which have a small bound.
+    `slopes` are changes of the first two by weights of both models, of shape (q, m). `overlap` is
+    the size of w of the effect of overlap: balance is that of these weights, which have a small
+    bound.
     """
 
     overlap: Floats
@@ -67,12 +71,14 @@ def scores_of(
     effect: Floats,
     rows: Floats,
     changes: Sequence[Floats],
+    outcome: Floats,
     share: float,
 ) -> Scores:
     """Return the scores of records from both models.
 
     `effect` is m1 - m0 less a public number, `rows` are those of the propensity model, and
-    `changes` those of m0 and m1 by weights of the outcome model. `share` is that of the treated.
+    `changes` those of m0 and m1 by weights of the outcome model. `outcome` is about its centre, and
+    `share` that of the treated.
     """
     e = probability
     h, of_ato = 4 * e * (1 - e), 4 * np.where(treated, 1 - e, e)
@@ -92,6 +98,8 @@ def scores_of(
         control, treatment = k - np.where(treated, 0.0, arm), k - np.where(treated, arm, 0.0)
         by_outcome = treatment * changes[1] - control * changes[0]
         found.slopes.append(np.concatenate([moved * rows, by_outcome]))
+    found.values.append(np.where(treated, 1 / share, -1 / (1 - share)) * outcome)
+    found.weights.append(np.ones_like(e))
     return found
 
 
@@ -105,9 +113,9 @@ def effect_rows(values: Floats, weights: Floats, cut: float) -> Integers:
 def effect_of(
     sums: tuple[Floats, float],
     cut: float,
-    lost: float,
-    slopes: Floats,
-    errors: Sequence[Floats],
+    lost: float = 0.0,
+    by_models: float = 0.0,
+    units: tuple[float, float] | None = None,
 ) -> tuple[float, float, float]:
     """Return the effect less the public one, with the variances of noise and of sampling.
 
@@ -119,23 +127,23 @@ def effect_of(
         Sums of :func:`effect_rows`, and the deviation of their noise.
     lost : float
         Likely length that the cut takes away.
-    slopes, errors : ndarray of shape (q,), and covariances of the weights of both models
-        Noise in slopes makes the part of the models larger, never smaller.
+    by_models : float
+        Variance of the sum of scores by the errors of both models.
+    units : (float, float), optional
+        Sum of weights that is known from elsewhere, and its deviation.
     """
-    units = np.array([cut / SCORE, cut**2 / _REST, 1 / _REST])
-    score, square, weight = sums[0] * units
-    score_std, square_std, weight_std = sums[1] * units
+    factors = np.array([cut / SCORE, cut**2 / _REST, 1 / _REST])
+    score, square, weight = sums[0] * factors
+    score_std, square_std, weight_std = sums[1] * factors
+    if units:
+        weight, weight_std = units
     # Also where the weight is not a number.
     if not weight > KNOWN * weight_std:
         return np.nan, np.inf, np.inf
     value = score / weight
-    variance = score_std**2 + (lost / _Z) ** 2 + (value * weight_std) ** 2
-    # To first order: 0 if both models are true, and the part of a false one otherwise.
-    for part, error in zip(np.split(slopes, [len(errors[0])]), errors, strict=True):
-        # With what noise in the slopes adds: without it, thin overlap and a false model held .87.
-        variance += float(part @ error @ part)
+    variance = score_std**2 + (lost / _Z) ** 2 + (value * weight_std) ** 2 + by_models
     noise = _SECOND_ORDER * variance / weight**2
-    return value, noise, max(square, square_std) / weight**2
+    return value, noise, max(square - score * value, square_std) / weight**2
 
 
 def balance_payload(columns: Floats, weights: Floats) -> Floats:
@@ -160,29 +168,19 @@ def balance_cut(variances: float, categories: int, far: float) -> float:
 
 @dataclass(frozen=True)
 class Balance:
-    """Sizes of both arms, and means of columns; what noise hides is not a number.
+    """Sizes of both arms, and standardised differences; what noise hides is not a number.
 
-    `difference` is that of the means of the last column, `before` and `after` are standardised
-    differences of all columns, without weights and with them.
+    `before` and `after` are those of all columns, without weights and with them.
     """
 
     sizes: Floats
     size_std: float
-    difference: Estimate
     before: Estimate
     after: Estimate
 
 
-def far_outcome(cut: float) -> float:
-    """Return the outcome above which a payload of balance is longer than its cut."""
-    return sqrt(cut / _SQUARE)
-
-
-def balance_of(words: Floats, noise_std: float, lost: float) -> Balance:
-    """Return the balance from sums of payloads in both arms, of shape (2, 2 + 3 p).
-
-    `lost` is the likely part of the sum of outcomes, the last column, that the cut takes away.
-    """
+def balance_of(words: Floats, noise_std: float) -> Balance:
+    """Return the balance from sums of payloads in both arms, of shape (2, 2 + 3 p)."""
     sizes, weights = words[:, :1] / _ONE, words[:, 1:2] / _ONE
     size_std = noise_std / _ONE
     totals, weighted, squares = np.split(words[:, 2:], 3, axis=1)
@@ -204,13 +202,8 @@ def balance_of(words: Floats, noise_std: float, lost: float) -> Balance:
         of_pooled = (value / pooled) ** 2 * pooled_error / 4
         return estimate_of(value, errors.sum(axis=0) / pooled + of_pooled)
 
-    sampling = np.maximum(variances[:, -1:], 0.0) / np.maximum(sizes, 1.0)
-    taken = (lost / _Z / np.maximum(sizes.min(), 1.0)) ** 2
-    difference = estimate_of(
-        (means[1] - means[0])[-1:], errors.sum(axis=0)[-1:] + taken, sampling.sum(axis=0)
-    )
     before, after = standardised(means, errors), standardised(*mean(weighted, weights, 1.0))
-    return Balance(sizes[:, 0], size_std, difference, before, after)
+    return Balance(sizes[:, 0], size_std, before, after)
 
 
 def estimate_of(value: Floats, noise: Floats, sampling: Floats | None = None) -> Estimate:

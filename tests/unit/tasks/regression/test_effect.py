@@ -117,7 +117,8 @@ def test_slopes_are_the_changes_of_scores() -> None:
         means = [weights[q:] @ one for one in arms]
         residual = target - np.where(treated, means[1], means[0])
         effect = means[1] - means[0] - 0.3
-        return scores_of(expit(weights[:q] @ rows), treated, residual, effect, rows, arms, 0.4)
+        e = expit(weights[:q] @ rows)
+        return scores_of(e, treated, residual, effect, rows, arms, target, 0.4)
 
     at, step = rng.normal(0, 0.4, 2 * q + 1), 1e-5
     found = values(at)
