@@ -289,7 +289,7 @@ class Means(Sums):
     def sums(self, view: View) -> Words:
         """Return the sums of 1, x and 2 x^2 - 1 of each group."""
         # Persons without the number are in no group.
-        groups = view.split(view.complete([self.number])[np.newaxis], self.by)
+        (groups,) = view.split(view.complete([self.number])[np.newaxis], self.by)
         number, unit = view.design([self.number]).T
         whole, level = unit * np.uint64(TOP), number * np.uint64(TOP)
         curved = np.uint64(2) * square(view.server, number) - whole

@@ -34,7 +34,7 @@ from cloister.shares.mpc.session import table_of
 
 TOP = (1 << 12) - 1
 """Levels of every column are brought to [0, TOP]; the levels of each width divide it."""
-_BOOLEAN = ("false", "true")
+BOOLEAN = ("false", "true")
 # Another owner writes them, and they are shown in the text that an owner approves.
 PRINTABLE = Rule("printable", lambda names: all(map(str.isprintable, names)))
 
@@ -95,7 +95,7 @@ class Column:
 
     def schema(self) -> dict[str, Any]:
         """Return the column of a schema that reads it."""
-        if self.categories == _BOOLEAN:
+        if self.categories == BOOLEAN:
             return {"name": self.name, "type": "boolean"}
         if self.categories:
             return {"name": self.name, "type": "category", "categories": self.categories}
@@ -404,7 +404,7 @@ def _checked(columns: Sequence[Column], schema: Schema) -> Schema:
     known = {column.name: column for column in schema.columns}
     for column in columns:
         own = known.get(column.name)
-        names = own and (_BOOLEAN if own.type == "boolean" else own.categories)
+        names = own and (BOOLEAN if own.type == "boolean" else own.categories)
         same = own is not None and (
             names == column.categories and (bool(names) or (own.min, own.max) == column.ends)
         )

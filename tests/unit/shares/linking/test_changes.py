@@ -105,3 +105,12 @@ def test_a_column_that_is_1_for_all_complete_persons_is_in_no_model() -> None:
     given = {"kind": "correlation", "of": ("x", "has_B")}
     with pytest.raises(PlanError, match="'has_B' must be in tables, or the groups of means, only"):
         replace(program("left"), analyses=(given,))
+
+
+def test_a_column_with_the_name_of_who_is_there_is_refused() -> None:
+    """It would be counted in place of that category, or the category in its place."""
+    one = program("left")
+    sides = {**one.sides, "A": {**one.sides["A"], "columns": ({"name": "has_B", "high": 1.0},)}}
+    with pytest.raises(PlanError, match="'has_B' must be one owner's; rename it"):
+        replace(one, sides=sides, analyses=())
+    assert replace(one, sides=sides, analyses=(), how="inner").frame.column("has_B").high == 1.0
