@@ -30,6 +30,7 @@ from cloister.hazmat.prg import join
 from cloister.hazmat.ring import Words, to_bytes
 from cloister.shares.linking.keys import Part, keys_of, tags
 from cloister.shares.linking.merge import OWNER_BITS
+from cloister.shares.mpc.program import Names
 from cloister.shares.mpc.session import table_of
 
 TOP = (1 << 12) - 1
@@ -48,10 +49,7 @@ class Column:
     high: Annotated[float | None, "public; a number must have it, a category has none"] = None
     bits: Literal[1, 2, 3, 4, 6, 12] = 12
     categories: Annotated[
-        tuple[str, ...],
-        Rule("all different", lambda names: len(set(names)) == len(names)),
-        PRINTABLE,
-        "names in the order of their codes; empty for a number",
+        Names, PRINTABLE, "names in the order of their codes; empty for a number"
     ] = ()
 
     def __post_init__(self) -> None:

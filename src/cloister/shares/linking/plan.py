@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from cloister.core.numerals import number
 from cloister.protocol.task import INTERVAL_95
-from cloister.shares.linking.analyses import Analysis, Descent, Linear, Means, Table
-from cloister.shares.linking.columns import TOP
+from cloister.shares.linking.analyses import Analysis, Linear, Means, Table
+from cloister.shares.linking.descents import Descent
 from cloister.shares.linking.merge import How
 from cloister.shares.linking.program import Linked
 from cloister.shares.linking.shrink import most_dummies
@@ -53,24 +53,22 @@ def traffic(program: Linked) -> Traffic:
 
 def precision(program: Linked) -> Iterator[str]:
     """Yield the 95 % error of the size and of counts, from the noise of both servers."""
-    z = INTERVAL_95["gaussian"] * sqrt(2)
-    yield f"number of persons: error about +-{z * program.size_noise.sigma:.0f}"
+    z = INTERVAL_95["gaussian"]
+    yield f"number of persons: error about +-{z * program.size_noise.released_sigma:.0f}"
     for one, noise in program.noises():
-        names = ", ".join(one.names())
         times = "one opening" if noise.rounds == 1 else f"{noise.rounds} noisy rounds"
-        yield f"{one.kind} of {names}: {times}; {_error(one, program, z * noise.sigma)}"
+        yield f"{one.title}: {times}; {_error(one, program, z * noise.released_sigma)}"
 
 
 def _error(one: Analysis, program: Linked, noise: float) -> str:
     """Return the 95 % error of an analysis from the noise of its sums, lattice steps."""
     match one:
         case Table():
-            return f"a count about +-{noise / 2**10:.0f}"
+            return f"a count about +-{noise / one.scale:.0f}"
         case Means():
-            low, high = program.frame.column(one.number).ends
-            count = noise / TOP**2
+            count, (_, (half,)) = noise / one.scale, program.frame.box([one.number])
             # The noise of a sum and of the size count, the mean being at most one half-range off.
-            most = sqrt(2) * count * (high - low) / 2
+            most = sqrt(2) * count * half
             return f"a count about +-{count:.0f}, a mean about +-{number(most)}/n for n persons"
         case Descent():
             return "it has no intervals"
@@ -83,8 +81,7 @@ def warnings_for(program: Linked, expected: int) -> Iterator[str]:
     for one, _ in program.noises():
         need = ceil(_least(one, program))
         if expected < need:
-            names = ", ".join(one.names())
-            yield f"{one.kind} of {names} needs about {need:,} persons at this epsilon."
+            yield f"{one.title} needs about {need:,} persons at this epsilon."
 
 
 def _least(one: Analysis, program: Linked) -> float:
@@ -124,7 +121,7 @@ def _asked(one: Analysis) -> str:
     """Return an analysis with all its options: what is approved is never shortened."""
     options = {field.name: getattr(one, field.name) for field in fields(one) if field.name != "of"}
     given = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
-    return f"{one.kind} of {', '.join(one.names())}" + f" ({given})" * bool(given)
+    return one.title + f" ({given})" * bool(given)
 
 
 def approval(session: Session, name: str) -> str:

@@ -28,7 +28,7 @@ from cloister.core.errors import PlanError
 from cloister.core.numerals import number
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
-from cloister.shares.linking.analyses import Answer
+from cloister.shares.linking.answer import Answer
 from cloister.shares.linking.found import Found, Ran
 from cloister.shares.linking.merge import How
 from cloister.shares.linking.plan import trust
@@ -67,7 +67,7 @@ def contents_of(found: Found, ran: Ran) -> Contents:
     # The size and two more numbers, as many as other reports have.
     numbers = (size, *key_numbers("", displays[1:], None)[:2])
     owners = [f"{table} of {owner}" for table, owner in session.owners.items()]
-    names = tuple(session.owners)
+    names, titles = tuple(session.owners), [one.title for one, _ in program.noises()]
     return Contents(
         title=f"Linked persons of {' and '.join(names)}",
         about=(f"linked over {len(names)} tables", f"key {program.key}"),
@@ -92,13 +92,13 @@ def contents_of(found: Found, ran: Ran) -> Contents:
         cards=(
             ("unit of privacy", f"person by {program.key}"),
             ("tables", str(len(names))),
-            ("analyses", str(len(program.noises()))),
+            ("analyses", str(len(titles))),
             ("noise from", "both servers"),
         ),
         answers=(
             (
                 "What was released?",
-                "; ".join(("The number of linked persons", *_kinds(program))) + ".",
+                "; ".join(("The number of linked persons", *titles)) + ".",
             ),
             (
                 "What was summed over?",
@@ -136,15 +136,10 @@ def contents_of(found: Found, ran: Ran) -> Contents:
     )
 
 
-def _kinds(program: Linked) -> Iterator[str]:
-    for one, _ in program.noises():
-        yield f"{one.kind} of {', '.join(one.names())}"
-
-
 def _verdict(found: Found, program: Linked) -> Iterator[str]:
     """Yield a sentence on the size, and one on each answer."""
     yield f"The join has {found.size.text} {_JOINED[program.how]}."
-    if program.noises() and not found.answers:
+    if found.withheld:
         yield f"All answers are withheld, since fewer than {program.least_matches} were counted."
     yield from map(_sentence, found.answers[:_MOST_SENTENCES])
     if (more := len(found.answers) - _MOST_SENTENCES) > 0:
@@ -256,7 +251,7 @@ def _asked(program: Linked, ran: Ran) -> Iterator[tuple[str, str]]:
     for table, side in program.frame.sides.items():
         columns = ", ".join(column.name for column in side.columns) or "no column"
         yield f"table {table}", f"{ran.session.owners[table]}; {side.rows:,} places; {columns}"
-    yield from (("answer", text) for text in _kinds(program))
+    yield from (("answer", one.title) for one, _ in program.noises())
     yield "receivers", listed(ran.session.receivers)
     yield "smallest number with answers", f"{program.least_matches:,}"
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cloister.core.arrays import Flags
+from cloister.core.arrays import Flags, Floats
 from cloister.core.errors import PlanError
 from cloister.hazmat.ring import Words
 from cloister.shares.linking.columns import BOOLEAN, TOP, Column, Field, Side
@@ -130,6 +130,16 @@ class Frame:
             for column in map(self.column, names)
             for term in ([f"{column.name}={c}" for c in column.categories[1:]] or [column.name])
         )
+
+    def box(self, names: Sequence[str]) -> tuple[Floats, Floats]:
+        """Return middle and half-width of each term of a design, data units."""
+        ends = [
+            pair
+            for column in map(self.column, names)
+            for pair in [(0.0, 1.0)] * (len(column.categories) - 1) or [column.ends]
+        ]
+        low, high = np.array(ends).T
+        return (high + low) / 2, (high - low) / 2
 
 
 @dataclass(frozen=True)
