@@ -333,7 +333,7 @@ def test_a_killed_owner_ends_the_session_for_all_with_one_charge(
 FAILING = """
 import sys
 from cloister.cli import main
-from cloister.shares.linking.columns import Prepared
+from cloister.shares.linking.rows import Prepared
 def failing(*given):
     raise MemoryError
 Prepared.tagged = failing

@@ -105,31 +105,23 @@ def _steps(session: Session, path: Path, name: str) -> Iterator[str]:
 def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     """Read an owner's file as a run would, and record what it is; nothing is sent."""
     from cloister.federation.settings import SiloSettings, load_role
-    from cloister.shares.linking.columns import Prepared
     from cloister.shares.linking.plan import approval
+    from cloister.shares.linking.rows import Prepared
     from cloister.shares.owner import freeze
 
     session, _ = _load(args.session)
     if not session.tables_of(args.name):
-        raise PlanError(f"--as must be one of {', '.join(session.owners.values())}.")
+        owners = ", ".join(session.owners.values())
+        raise PlanError(f"--as must be one of the owners {owners}, got {args.name!r}.")
     _require_allowed(session, args)
     settings = load_role(args.settings, SiloSettings)
     tables = compute.tables_of(session, args.name, args.data, settings, out)
     document: dict[str, Any] = {"note": _LOCAL}
     for table, ready in tables.items():
         assert isinstance(ready, Prepared)
-        counts = {
-            "persons": len(ready.keys),
-            "places": ready.side.rows,
-            "no_key": ready.no_key,
-            "repeated": ready.repeated,
-            "differing": ready.differing,
-            "beyond": ready.beyond,
-            "incomplete": ready.incomplete,
-        }
-        out.pairs(*((f"{table} {name}", str(count)) for name, count in counts.items()))
+        out.pairs(*((f"{table} {name}", str(count)) for name, count in ready.counts.items()))
         ready.refuse_loss(table, args.max_loss)
-        document[table] = counts
+        document[table] = ready.counts
         freeze(session, ready, settings.keys)
     compute.show(session, args.name, out)
     out.say(approval(session, args.name))

@@ -107,7 +107,7 @@ class Logistic(Descent):
         """Return the number of weights."""
         if len(frame.column(self.target).categories) != 2:
             raise PlanError(f"target {self.target!r} must have two categories.")
-        if (d := len(frame.terms(self.of))) > _MOST_TERMS:
+        if (d := len(frame.terms(self.names())) - 1) > _MOST_TERMS:
             raise PlanError(f"a logistic model must have at most {_MOST_TERMS} terms, got {d}.")
         return (d + 1,)
 

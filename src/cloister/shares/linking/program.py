@@ -22,11 +22,12 @@ from cloister.privacy.calibration import gdp_part
 from cloister.privacy.events import ComposedEvent, Event
 from cloister.protocol.task import INTERVAL_95
 from cloister.shares.linking.analyses import Analysis, Correlation, Linear, Means, Table
-from cloister.shares.linking.columns import PRINTABLE, Prepared, Side, prepare
+from cloister.shares.linking.columns import PRINTABLE, Side
 from cloister.shares.linking.descents import Descent, KMeans, Logistic
 from cloister.shares.linking.found import Found
 from cloister.shares.linking.keys import Part
 from cloister.shares.linking.merge import How, everybody, inner
+from cloister.shares.linking.rows import Prepared, prepare
 from cloister.shares.linking.shrink import most_dummies, shrink
 from cloister.shares.linking.view import Frame, View
 from cloister.shares.mpc.dealer import MOST_WORDS
@@ -103,7 +104,7 @@ class Linked(Program):
     @cached_property
     def key_parts(self) -> tuple[Part, ...]:
         """The rules of the key."""
-        return tuple(Part(**part) for part in self.parts)
+        return tuple(Part(**table_of(Part, "a part of the key", part)) for part in self.parts)
 
     @cached_property
     def funded(self) -> Mapping[str, tuple[Analysis, Budget]]:
@@ -163,7 +164,7 @@ class Linked(Program):
         return {name: side.shape for name, side in self.frame.sides.items()}
 
     def prepare(self, table: str, source: Any, schema: Any = None) -> Prepared:
-        """Return an owner's rows, ready but for their tags; see :func:`.columns.prepare`."""
+        """Return an owner's rows, ready but for their tags; see :func:`.rows.prepare`."""
         side = self.frame.sides[table]
         used = frozenset(name for one, _ in self.funded.values() for name in one.names())
         return prepare(side, self.key_parts, source, schema, self.keys_per_person, used)

@@ -125,6 +125,8 @@ class Frame:
         # Only complete persons are in a design, so the column would be 1 for all of them.
         if alone := [name for name in names if name in self._flags]:
             raise PlanError(f"column {alone[0]!r} must be in tables, or the groups of means, only.")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise PlanError(f"column {twice[0]!r} must be named once; a target is no predictor.")
         return tuple(
             term
             for column in map(self.column, names)

@@ -439,6 +439,7 @@ def test_a_server_that_takes_off_its_noise_has_one_draw_left_in_every_number() -
     [
         ('"of": ["x"]', '"columns": ["x"]', "columns"),
         ('"high": 1.0', '"hihg": 1.0', "hihg"),
+        ('"width": 11', '"wdith": 11', "wdith"),
         ('"how": "inner"', '"hwo": "inner"', "hwo"),
     ],
 )
