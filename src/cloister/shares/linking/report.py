@@ -48,6 +48,9 @@ _UNSIGNED = (
     "ones."
 )
 _CHARGED = "Each owner's ledger was charged this cost once; this report does not show the ledgers."
+_CHARGED_HERE = (
+    "Each ledger that was given to this run was charged its cost once; this report shows no ledger."
+)
 _LEFT_OUT = (
     "A row without a key, or with a missing or unreadable cell in a column of the analyses, is not "
     "in the join unless its owner's schema fills the cell."
@@ -121,7 +124,7 @@ def contents_of(found: Found, ran: Ran) -> Contents:
             ("noise", "; ".join(mechanisms(event, _PERSON))),
         ),
         budget_lines=(),  # each owner's ledger is its own
-        uncharged=_CHARGED if ran.charged else _UNCHARGED,
+        uncharged=_charged(ran),
         asked=tuple(_asked(program, ran)),
         asked_caption="The question",
         asked_note="Each owner approved this question. All parties have one digest of it:",
@@ -216,6 +219,13 @@ def _is_upper(one: Estimate, place: str) -> bool:
 
 def _at(cell: Estimate, place: str) -> str:
     return f"{place} with {cell.of_population.text}"
+
+
+def _charged(ran: Ran) -> str:
+    if not ran.charged:
+        return _UNCHARGED
+    # A desk may have the ledgers of some owners only, or one for all tables.
+    return _CHARGED_HERE if ran.in_process else _CHARGED
 
 
 def _sights(ran: Ran) -> Table:

@@ -126,7 +126,7 @@ def test_a_charged_run_says_so_and_a_withheld_answer_too(tmp_path: Path) -> None
     few = asked(ALL[:1], least_matches=5000)
     few.run_here(records(), {"crm": Account(ledger, "people")}).report(tmp_path / "few.html")
     text = text_of((tmp_path / "few.html").read_text(encoding="utf-8"))
-    assert "Each owner's ledger was charged this cost once" in text
+    assert "Each ledger that was given to this run was charged its cost once" in text
     assert "All answers are withheld, since fewer than 5000 were counted." in text
     assert "means of z, group: means" not in text
 

@@ -94,6 +94,8 @@ def test_a_desk_charges_a_ledger_or_warns_that_none_counts(tmp_path: Path) -> No
         asked.run_here(tables(), ledger=path, dataset="clients")
     with pytest.raises(PlanError, match="dataset is required"):
         asked.run_here(tables(), ledger=path)
+    with pytest.raises(PlanError, match=r"accounts must be of crm, cards, got \['crn'\]"):
+        asked.run_here(tables(), {"crn": Account(Ledger(path), "clients")})
     with pytest.raises(PlanError, match="without a ledger"):
         asked.run_here(tables(), {}, ledger=path)
     say_uncounted.cache_clear()
