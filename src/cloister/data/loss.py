@@ -198,7 +198,7 @@ def _advice(reports: Sequence[ReadingReport], max_loss: float | None) -> str:
 
 
 def acceptance(lost: float | None) -> str:
-    """Return how an owner accepts the loss of a share of its rows; without one, of 5 %."""
+    """Return the option that accepts the loss of a share of the rows, 5 % by default."""
     share = MAX_LOSS if lost is None else (int(100 * lost) + 1) / 100
     return f"accept it with --max-loss {share:g} (max_loss={share:g} in Python)"
 

@@ -22,6 +22,7 @@ from cloister.shares.mpc.session import Session
 _LEAST_OF_MODEL = 4000
 _LEAST_OF_PRODUCT = 5000
 _LEAST_OF_CELL = 50
+_LESS, _EQUAL = 40, 16  # bytes each way of a comparison and of a test of equality
 
 
 class Traffic(NamedTuple):
@@ -36,19 +37,24 @@ def traffic(program: Linked) -> Traffic:
     """Return an estimate of the traffic up to the released size, about 10 % too high."""
     shapes = list(program.tables().values())
     uploads = sum(8 * rows * words for rows, words in shapes)
-    width, done, exchanges, rounds = max(words for _, words in shapes), 0, 0.0, 0
+    width, columns = max(words for _, words in shapes), sum(words - 1 for _, words in shapes)
+    merged, stages, exchanges = 0, 0, 0.0
     for rows, _ in shapes:
-        if done:
+        if merged:
+            own = max(merged, rows - 1).bit_length() + 1
+            stages += own
             # Half of the rows are compared with the other half in each stage.
-            stages = max(done, rows - 1).bit_length() + 1
-            exchanges += (done + rows) / 2 * stages
-            rounds += 8 * stages
-        done += rows
-    part = sum(words - 1 for _, words in shapes)
-    kept = done + 2 * most_dummies(program.size_noise.sigma)
-    rounds += 8 + round(log2(max(rows for rows, _ in shapes)))  # the check of order
-    each = exchanges * (40 + 8 * width) + done * (40 + 16 + 8 * part) + kept * 8 * (1 + part)
-    return Traffic(uploads, round(each), rounds + 7 + 2 * len(shapes) + 5)
+            exchanges += (merged + rows) / 2 * own
+        merged += rows
+    shuffled = merged + 2 * most_dummies(program.size_noise.sigma)
+    each_way = (
+        exchanges * (_LESS + 8 * width)
+        + merged * (_LESS + _EQUAL + 8 * columns)  # the check of order, neighbours and cuts
+        + shuffled * 8 * (1 + columns)
+    )
+    check = 8 + round(log2(max(rows for rows, _ in shapes)))
+    after = 7 + 2 * len(shapes) + 5
+    return Traffic(uploads, round(each_way), check + 8 * stages + after)
 
 
 def precision(program: Linked) -> Iterator[str]:
@@ -109,11 +115,18 @@ def trust(session: Session) -> tuple[str, str]:
     )
 
 
-_COUNTED: Mapping[How, str] = {
-    "inner": "persons of all tables",
-    "left": "all persons of {0}, with columns of {1} where they have them",
-    "outer": "all persons of {0} or {1}, with the columns that they have",
-    "union": "all persons of {0} or {1}, with the columns of {0} where they are in both",
+def persons_of(program: Linked) -> str:
+    """Return the persons of the join, by the names of the tables."""
+    first, second, *_ = program.sides
+    some = first if program.how == "left" else f"{first} or {second}"
+    return "persons of all tables" if program.how == "inner" else f"persons of {some}"
+
+
+_COLUMNS: Mapping[How, str] = {
+    "inner": "",
+    "left": ", with columns of {1} where they have them",
+    "outer": ", with the columns that they have",
+    "union": ", with the columns of {0} where they are in both",
 }
 
 
@@ -139,7 +152,7 @@ def approval(session: Session, name: str) -> str:
     )
     places = ", ".join(f"{side.rows} of {table}" for table, side in sides.items())
     kinds = "; ".join(map(_asked, (one for one, _ in program.noises())))
-    counted = _COUNTED[program.how].format(*sides)
+    counted = persons_of(program) + _COLUMNS[program.how].format(*sides)
     third = sorted(set(session.owners.values()) - set(session.servers))
     lone = third[0] if len(session.owners) == 3 and len(third) == 1 else None
     sentences = (
