@@ -25,13 +25,15 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.task import INTERVAL_95
 from cloister.shares.linking.answer import Answer, title_of
 from cloister.shares.linking.columns import TOP
+from cloister.shares.linking.correlations import correlation_interval, with_sampling
 from cloister.shares.linking.view import Frame, View
 from cloister.shares.mpc.material import Shape
 from cloister.shares.mpc.opening import NoiseOnShares
 from cloister.shares.mpc.products import matmul, square
 from cloister.shares.mpc.program import Names
+from cloister.tasks.intervals import BOX
 from cloister.tasks.moments import n_products, symmetric, upper_half
-from cloister.tasks.scores import mean_interval
+from cloister.tasks.scores import known, mean_interval
 from cloister.tasks.tables.inference import (
     Tested,
     count_interval,
@@ -299,33 +301,32 @@ class Correlation(_Moments):
 
     def estimated(self, sums: Floats, s: float, frame: Frame) -> Answer:
         """Return the matrix of correlations."""
-        # Intervals on the diagonal are those of 1, where the formula has no width.
-        values, noise = _carried(_correlations, sums, s)
-        n = max(sums[-1], 4.0)  # the product of 1 with itself
-        # On Fisher's scale, where the error of sampling does not depend on the value.
-        inside = np.clip(values, -0.999999, 0.999999)
-        of_noise = np.sqrt(np.diag(noise)) / (1 - inside**2)
-        known = np.isfinite(values) & (of_noise < 1)
-
-        def within(spread: Floats) -> tuple[Floats, Floats]:
-            low, high = (np.tanh(np.arctanh(inside) + sign * _Z * spread) for sign in (-1, 1))
-            return np.where(known, low, -1.0), np.where(known, high, 1.0)
-
-        ends = within(np.hypot(of_noise, 1 / sqrt(n - 3)))
-        found = Estimate(np.where(known, values, np.nan), *within(of_noise), population=ends)
         terms = frame.terms(self.of)
-        placed = replace(found.mapped(symmetric), axes=("column", "column"), labels=(terms, terms))
+        spreads, noise = _carried(_spreads, sums, s)
+        places = symmetric(np.arange(len(spreads), dtype=np.float64)).astype(np.intp)
+        i, j = np.triu_indices(len(terms), 1)
+        at = np.stack([places[i, j], places[i, i], places[j, j]])  # a product and both squares
+        low, high = correlation_interval(spreads[at], noise[at[:, np.newaxis], at])
+        product, one, other = spreads[at]
+        value = np.clip(product / np.sqrt(np.maximum(one * other, 1e-300)), low, high)
+        ends = with_sampling(value, low, high, sums[-1])  # the last sum is of 1
+
+        def whole(pairs: Floats) -> Floats:
+            matrix = np.eye(len(terms))
+            matrix[i, j] = matrix[j, i] = pairs
+            return matrix
+
+        found = known(Estimate(value, low, high, population=ends), BOX).mapped(whole)
+        placed = replace(found, axes=("column", "column"), labels=(terms, terms))
         return self._answered({"correlations": placed})
 
 
-def _correlations(sums: Floats) -> Floats:
-    """Return the packed correlations of packed moments."""
-    whole = symmetric(sums)
-    mean = whole[-1, :-1] / whole[-1, -1]
-    spread = whole[:-1, :-1] - whole[-1, -1] * np.outer(mean, mean)
-    with np.errstate(invalid="ignore"):
-        root = np.sqrt(np.diag(spread))
-        return np.asarray((spread / np.outer(root, root))[upper_half(len(spread))])
+def _spreads(sums: Floats) -> Floats:
+    """Return packed sums of products about the means."""
+    moments = symmetric(sums)
+    first = moments[-1, :-1]
+    spread = moments[:-1, :-1] - np.outer(first, first) / moments[-1, -1]
+    return np.asarray(spread[upper_half(len(first))])
 
 
 def _carried(function: Callable[[Floats], Floats], at: Floats, s: float) -> tuple[Floats, Floats]:
