@@ -13,7 +13,6 @@ from cloister.shares.linking.analyses import Analysis, Linear, Means, Table
 from cloister.shares.linking.descents import Descent
 from cloister.shares.linking.merge import How
 from cloister.shares.linking.program import Linked
-from cloister.shares.linking.shrink import most_dummies
 from cloister.shares.mpc.session import Session
 
 # Persons that answers need at epsilon 1, as benchmarks/linking_models.py --least finds them: a
@@ -46,11 +45,10 @@ def traffic(program: Linked) -> Traffic:
             # Half of the rows are compared with the other half in each stage.
             exchanges += (merged + rows) / 2 * own
         merged += rows
-    shuffled = merged + 2 * most_dummies(program.size_noise.sigma)
     each_way = (
         exchanges * (_LESS + 8 * width)
         + merged * (_LESS + _EQUAL + 8 * columns)  # the check of order, neighbours and cuts
-        + shuffled * 8 * (1 + columns)
+        + program.most_slots * 8 * (1 + columns)  # the shuffles
     )
     check = 8 + round(log2(max(rows for rows, _ in shapes)))
     after = 7 + 2 * len(shapes) + 5

@@ -78,13 +78,17 @@ class Linked(Program):
                     f"table {owner!r} must have {len(self.key_parts)} key columns, as the key "
                     f"{self.key!r} has parts, got {len(side.key)}."
                 )
-        # The largest message is that of a shuffle.
-        width = sum(columns - 1 for _, columns in self.tables().values())
-        if self._most_slots * (2 + 3 * (width + 1)) > MOST_WORDS:
-            raise PlanError("tables must be smaller: their joined rows do not fit one message.")
         # All that could stop a run is refused now, before a ledger is charged.
         self.results()
         self.event()
+        self._require_room()
+
+    def _require_room(self) -> None:
+        """Raise PlanError if joined rows do not fit a message of the dealer, or a descent."""
+        width = sum(words - 1 for _, words in self.tables().values())
+        # The largest message of a join is that of a shuffle.
+        if self.most_slots * (2 + 3 * (width + 1)) > MOST_WORDS:
+            raise PlanError("tables must be smaller: their joined rows do not fit one message.")
         for one, budget in self.funded.values():
             if one.item(self.frame) * self._most_kept > MOST_WORDS:
                 raise PlanError(
@@ -92,7 +96,7 @@ class Linked(Program):
                     f"{self._most_kept} joined rows it does not fit one message."
                 )
             if isinstance(one, Descent):
-                for rows in (self.least_matches, self._most_slots):
+                for rows in (self.least_matches, self.most_slots):
                     one.program(self.frame, budget, rows, self._nominal(rows))
 
     @cached_property
@@ -132,22 +136,24 @@ class Linked(Program):
         return NoiseOnShares(budget.epsilon, budget.delta, 1, 1, self.keys_per_person)
 
     @property
-    def _most_slots(self) -> int:
-        """Largest number of rows after the join, dummies included."""
-        return sum(rows for rows, _ in self.tables().values()) + 2 * most_dummies(
-            self.size_noise.sigma
-        )
+    def most_slots(self) -> int:
+        """Largest number of rows after the join, dummies of both servers included."""
+        return sum(rows for rows, _ in self.tables().values()) + self._most_dummies
 
     @property
     def _most_kept(self) -> int:
-        """Largest number of rows after shrinking, dummies included."""
+        """Largest number of rows after shrinking, dummies of both servers included."""
         rows = [rows for rows, _ in self.tables().values()]
         most = {"inner": min(rows), "left": rows[0]}.get(self.how, sum(rows))
-        return most + 2 * most_dummies(self.size_noise.sigma)
+        return most + self._most_dummies
+
+    @property
+    def _most_dummies(self) -> int:
+        return 2 * most_dummies(self.size_noise.sigma)
 
     def _nominal(self, size: int) -> int:
         """Return the public number of persons by which a descent divides."""
-        return min(max(size, self.least_matches), self._most_slots)
+        return min(max(size, self.least_matches), self.most_slots)
 
     def event(self) -> Event:
         """Return the charge of the whole run: one server's noise in every opening."""
