@@ -12,10 +12,9 @@ from cloister.app.present import NO_INTERVAL, reliability_of
 from cloister.app.report.contents import Contents
 from cloister.app.report.page import NOT_VERIFIED, mechanisms, shown_of, software, stamp_of
 from cloister.app.text import (
-    BRACKETS_NOTE,
-    NOT_HIDDEN,
     ONE_PROCESS,
-    attacker_sentence,
+    cost_sentence,
+    guarantee,
     listed,
     strength_sentence,
 )
@@ -52,9 +51,8 @@ def contents_of(found: Found, ran: Ran) -> Contents:
     session, program = ran.session, ran.session.program
     if not isinstance(program, Linked):
         raise PlanError(f"a report of linked tables must be of 'linked', got {program.name!r}.")
-    event, budget = program.event(), Budget(program.epsilon, program.delta)
-    spent, displays = number(epsilon(event, program.delta)), found.displays()
-    verdict, doubt = " ".join(_verdict(found, program)), _doubt(found)
+    event, delta, displays = program.event(), program.delta, found.displays()
+    spent = epsilon(event, delta)
     size = KeyNumber("in the join", persons_of(program), found.size)
     # The size and two more numbers, as many as other reports have.
     numbers = (size, *key_numbers("", displays[1:], None)[:2])
@@ -63,21 +61,17 @@ def contents_of(found: Found, ran: Ran) -> Contents:
     return Contents(
         title=f"Linked persons of {' and '.join(names)}",
         about=(f"linked over {len(names)} tables", f"key {program.key}"),
-        budget=budget,
+        budget=Budget(program.epsilon, delta),
         gaussian=True,  # all analyses have this noise
         lines=(
-            ("found", verdict),
-            (
-                "cost",
-                f"Epsilon {spent} at delta {program.delta:.2g}. "
-                f"{attacker_sentence(event, _PERSON)}",
-            ),
-            ("how sure", doubt),
+            ("found", " ".join(_verdict(found, program))),
+            ("cost", cost_sentence(spent, delta, event, _PERSON)),
+            ("how sure", _doubt(found)),
         ),
         numbers=numbers,
         **shown_of(displays, numbers, [*found.remarks()]),
         warnings=(),
-        epsilon=spent,
+        epsilon=number(spent),
         share=None,
         cards=(
             ("unit of privacy", f"person by {program.key}"),
@@ -86,28 +80,24 @@ def contents_of(found: Found, ran: Ran) -> Contents:
             ("noise from", "both servers"),
         ),
         answers=(
-            (
-                "What was released?",
-                "; ".join(("The number of linked persons", *titles)) + ".",
-            ),
+            ("What was released?", "; ".join(("The number of linked persons", *titles)) + "."),
             (
                 "What was summed over?",
                 f"{listed(owners)}, joined by {program.key} on shares. {_LEFT_OUT}",
             ),
-            (
-                "Who is protected?",
+            *guarantee(
                 f"Every person with at most {program.keys_per_person} of these keys: all its rows "
                 "in all tables.",
+                strength_sentence(spent, delta, _PERSON),
+                event,
+                _PERSON,
             ),
-            ("How well?", strength_sentence(epsilon(event, program.delta), program.delta, _PERSON)),
-            ("What does that mean?", attacker_sentence(event, _PERSON)),
-            ("What is not covered?", f"{BRACKETS_NOTE} {NOT_HIDDEN}"),
         ),
         sights=_sights(ran),
         sight_remarks=(*trust(session), *((ONE_PROCESS,) if ran.in_process else ())),
         cost=(
-            ("epsilon, all openings composed", spent),
-            ("delta", f"{program.delta:.3g}"),
+            ("epsilon, all openings composed", number(spent)),
+            ("delta", f"{delta:.3g}"),
             ("noise", "; ".join(mechanisms(event, _PERSON))),
         ),
         budget_lines=(),  # each owner's ledger is its own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,17 +68,7 @@ class LinkedTable:
 
     def options(self) -> dict[str, Any]:
         """Return the options of the session file, JSON-able."""
-        return {
-            "key": self.key,
-            "parts": [_plain(part) for part in self.parts],
-            "sides": {name: _plain(side) for name, side in self.sides.items()},
-            "analyses": [{"kind": one.kind, **_plain(one)} for one in self.analyses],
-            "how": self.how,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "keys_per_person": self.keys_per_person,
-            "least_matches": self.least_matches,
-        }
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
 
     @cached_property
     def program(self) -> Linked:
@@ -227,13 +217,14 @@ def _links(session: Session) -> Mapping[str, Mapping[str, Link]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a frozen value as JSON-able options, without those at their defaults."""
-    if isinstance(value, tuple):
+    """Return a value as JSON-able options, those of a frozen value without its defaults."""
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
-    if not hasattr(value, "__dataclass_fields__"):
+    if not is_dataclass(value):
         return value
-    return {
-        one.name: _plain(getattr(value, one.name))
-        for one in fields(value)
-        if getattr(value, one.name) != one.default
-    }
+    kind = {"kind": value.kind} if isinstance(value, Analysis) else {}
+    given = {one.name: getattr(value, one.name) for one in fields(value)}
+    usual = {one.name: one.default for one in fields(value)}
+    return kind | {name: _plain(part) for name, part in given.items() if part != usual[name]}
