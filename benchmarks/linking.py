@@ -27,7 +27,7 @@ import numpy as np
 from share_processes import Outcome, run_each, run_processes
 
 from cloister.shares.linking import Column, Linked
-from cloister.shares.linking.columns import Prepared
+from cloister.shares.linking.rows import Prepared
 
 _NUMBERS = [[{"name": f"{side}{i}", "high": 1.0} for i in range(5)] for side in "xz"]
 _SIDES = (

@@ -9,19 +9,24 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from cloister.app.text import cell_text
 from cloister.cli import main
+from cloister.core.display import Estimate, Table, bare, between
 from cloister.federation.pki import KeyFolder, local_federation
 from cloister.privacy.ledger import Ledger
-from cloister.shares.commands import link
+from cloister.shares.commands import compute
+from cloister.shares.linking.answer import Answer
+from cloister.shares.linking.found import Found
+from cloister.tasks.tables import inference
 
 NAMES = ("registry", "bank", "retailer")
-ENDS = ("value_low", "value_high")
 OPTIONS: dict[str, Any] = {
     "key": "national_id",
     "parts": [{"rule": "digits", "width": 11}],
@@ -333,7 +338,7 @@ def test_a_killed_owner_ends_the_session_for_all_with_one_charge(
 FAILING = """
 import sys
 from cloister.cli import main
-from cloister.shares.linking.columns import Prepared
+from cloister.shares.linking.rows import Prepared
 def failing(*given):
     raise MemoryError
 Prepared.tagged = failing
@@ -412,28 +417,38 @@ def test_answers_are_written_by_place_with_their_intervals() -> None:
     said: list[str] = []
 
     class Lines:
-        def say(self, text: str = "") -> None:
+        def paragraph(self, text: str) -> None:
             said.append(text)
 
-    one = {
-        "kind": "table",
-        "note": "Not the maximum.",
-        "counts": {
-            "axes": ["a", "b"],
-            "labels": [["x", "y"], ["u", "v"]],
-            "value": [[1.0, 2.0], [3.0, None]],
-            "value_low": [[0.0, 1.0], [2.0, 3.0]],
-            "value_high": [[2.0, 3.0], [4.0, None]],
-            "value_population_low": [[-1.0, 0.0], [1.0, 2.0]],
-            "value_population_high": [[3.0, 4.0], [5.0, None]],
-        },
-        "odds_ratio": {"axes": [], "labels": [], "value": [2.0], **{end: [None] for end in ENDS}},
-        "tests": {"chi2": {"p": 0.0123}},
-    }
-    link._say(one, Lines())  # type: ignore[arg-type]  # it writes lines alone
-    text = " ".join(" ".join(said).split())
-    assert "counts x v 2.0 [1.0, 3.0], sampling too [0.0, 4.0] counts y u 3.0" in text
-    assert "counts y v not known odds_ratio 2" in text
-    assert "odds_ratio 2" in text
-    assert "table Not the maximum." in text
-    assert "chi2 p 0.0123" in text
+        def table(self, table: Table) -> None:
+            for row in (table.headings, *table.rows):
+                said.append(" ".join([table.title, *map(cell_text, row)]))
+
+    low, high = np.array([[0.0, 1.0], [2.0, 3.0]]), np.array([[2.0, 3.0], [4.0, np.nan]])
+    counts = Estimate(
+        np.array([[1.0, 2.0], [3.0, np.nan]]),
+        low,
+        high,
+        population=(low - 1, high + 1),
+        axes=("a", "b"),
+        labels=(("x", "y"), ("u", "v")),
+    )
+    estimates = {"counts": counts, "odds_ratio": bare(np.array(2.0))}
+    tests = {"chi2": inference.Tested(*map(np.array, (5.0, 1.0, 0.0123)))}
+    one = Answer("table", estimates, tests, "Not the maximum.", ("a", "b"))
+    program = SimpleNamespace(found=lambda results: Found(between(100.0, 90.0, 110.0), (one,)))
+    session: Any = SimpleNamespace(program=program)
+    out: Any = Lines()
+    document = compute._shown(session, {}, None, out)
+    text = " ".join(said)
+    for words in (
+        "size 100 [90, 110]",
+        "table of a, b: counts x 1.0 [0.0, 2.0] [-1.0, 3.0] 2.0 [1.0, 3.0] [0.0, 4.0]",
+        "table of a, b: counts y 3.0 [2.0, 4.0] [1.0, 5.0] not known",
+        "odds ratio 2",
+        "p of chi2 0.012",
+        "± and [ , ] are 95 % confidence intervals",
+        "table of a, b: Not the maximum.",
+    ):
+        assert words in text, words
+    assert document["analyses"][0]["counts"]["value"] == [[1.0, 2.0], [3.0, None]]

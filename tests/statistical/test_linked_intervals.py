@@ -66,9 +66,9 @@ def design(of: Draw, names: tuple[str, ...]) -> NDArray[np.int64]:
 
 def noisy(draw: np.random.Generator, one: Analysis, sums: NDArray[np.int64]) -> Any:
     """Return the estimates of sums with the noise of both servers."""
-    sigma = one.noise(FRAME, BUDGET, 1).sigma
+    sigma = one.noise(FRAME, BUDGET).sigma
     noise = np.rint(draw.normal(0, sigma, (2, *sums.shape))).sum(axis=0).astype(np.int64)
-    return one.answer((sums + noise).view(np.uint64), FRAME, BUDGET, 1).estimates
+    return one.answer((sums + noise).view(np.uint64), FRAME, BUDGET).estimates
 
 
 def holds(low: Any, high: Any, value: Any) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ import numpy as np
 from cloister.app.forecast import site_warnings
 from cloister.app.headline import KeyNumber, key_numbers
 from cloister.app.release import Release
-from cloister.app.text import UNCLEAR, attacker_sentence, cell_text, warnings_of
+from cloister.app.text import UNCLEAR, cell_text, cost_sentence, warnings_of
 from cloister.core.arrays import Flags
 from cloister.core.derived import displays_of
 from cloister.core.display import (
@@ -25,7 +25,6 @@ from cloister.core.display import (
     Table,
     around,
 )
-from cloister.core.numerals import number
 from cloister.protocol.plan import Plan, noun_of
 from cloister.protocol.task import Classifier, Regressor, pipeline_steps
 
@@ -255,8 +254,7 @@ def _cost(result: Release) -> str:
     plan = result.plan
     if plan.budget is None or warnings_of(result):
         return "This result has no privacy guarantee: it is NOT PRIVATE."
-    spent = f"Epsilon {number(result.epsilon())} at delta {plan.budget.delta:.2g}."
-    return f"{spent} {attacker_sentence(result.spent, plan.unit)}"
+    return cost_sentence(result.epsilon(), plan.budget.delta, result.spent, plan.unit)
 
 
 def reliability_of(displays: tuple[Display, ...]) -> str:

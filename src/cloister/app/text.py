@@ -84,6 +84,11 @@ def _one(unit: str) -> str:
     )
 
 
+def cost_sentence(epsilon: float, delta: float, cost: Event, unit: str) -> str:
+    """Return a sentence with the price, and one on its meaning for one unit of privacy."""
+    return f"Epsilon {number(epsilon)} at delta {delta:.2g}. {attacker_sentence(cost, unit)}"
+
+
 def strength_sentence(epsilon: float, delta: float, unit: str) -> str:
     """Return a sentence with the guarantee of (epsilon, delta) for one unit of privacy."""
     # Above 20 the factor has nine digits or more, which nobody reads.
@@ -145,13 +150,19 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
         released,
         silos,
         counted,
-        ("Who is protected?", f"The unit of privacy is {plan.unit_in_words()}."),
-        ("How well?", strength),
-        ("What does that mean?", attacker_sentence(result.spent, result.plan.unit)),
-        (
-            "What is not covered?",
-            f"{BRACKETS_NOTE} {NOT_HIDDEN}",
+        *guarantee(
+            f"The unit of privacy is {plan.unit_in_words()}.", strength, result.spent, plan.unit
         ),
+    )
+
+
+def guarantee(who: str, strength: str, cost: Event, unit: str) -> tuple[tuple[str, str], ...]:
+    """Return questions and answers on a guarantee for one unit of privacy."""
+    return (
+        ("Who is protected?", who),
+        ("How well?", strength),
+        ("What does that mean?", attacker_sentence(cost, unit)),
+        ("What is not covered?", f"{BRACKETS_NOTE} {NOT_HIDDEN}"),
     )
 
 

@@ -117,7 +117,7 @@ class Estimate:
         """Return the text of each number, with the population interval if there is one."""
         if np.ndim(self.values):
             return f"[{', '.join(repr(self[i]) for i in range(len(self.values)))}]"
-        if self.population is None:
+        if self.population is None or np.array_equal(*self.population):  # none, or an exact one
             return self.text
         return f"{self.text}, population {self.of_population.text.partition(' ')[2] or NOT_KNOWN}"
 

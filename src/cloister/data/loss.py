@@ -193,9 +193,14 @@ def _advice(reports: Sequence[ReadingReport], max_loss: float | None) -> str:
     over = [
         max(report.row_share, report.item_share) for report in reports if is_above(report, max_loss)
     ]
-    share = (int(100 * max(over)) + 1) / 100 if over else MAX_LOSS
-    accept = f"Correct this, or accept it with --max-loss {share:g} (max_loss={share:g} in Python)"
+    accept = f"Correct this, or {acceptance(max(over) if over else None)}"
     return f"{accept}." if over else f"{accept}, which limits only the share of rows."
+
+
+def acceptance(lost: float | None) -> str:
+    """Return the option that accepts the loss of a share of the rows, 5 % by default."""
+    share = MAX_LOSS if lost is None else (int(100 * lost) + 1) / 100
+    return f"accept it with --max-loss {share:g} (max_loss={share:g} in Python)"
 
 
 def loss_notice(report: ReadingReport) -> str:

@@ -29,9 +29,10 @@ from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.task import Integers
-from cloister.shares.linking.columns import Prepared, Side
+from cloister.shares.linking.columns import Side
 from cloister.shares.linking.merge import How
 from cloister.shares.linking.program import Linked
+from cloister.shares.linking.rows import Prepared
 from cloister.shares.mpc import run_here
 from cloister.shares.mpc.material import Sharing
 from cloister_lab.audit.curators import distinguish

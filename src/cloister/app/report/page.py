@@ -7,14 +7,14 @@ import io
 import json
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from statistics import NormalDist
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 
 from cloister.app.headline import KeyNumber
@@ -188,8 +188,6 @@ def _contents(
         lines=shown.lines,
         numbers=shown.numbers,
         **shown_of(shown.everything, shown.numbers, shown.remarks),
-        today=datetime.now(UTC).date().isoformat(),
-        version=version("cloister"),
         warnings=shown.warnings,
         epsilon=_epsilon(release),
         share=share,
@@ -206,11 +204,26 @@ def _contents(
         question=plan.question if whole else "",
         verified=verified,
         facts=_facts(plan),
-        document=json.dumps(
-            plan.to_dict(), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False
-        ),
+        **stamp_of(plan.to_dict()),
         document_name="The whole plan",
         comparison=shown.comparison,
+    )
+
+
+class Stamp(TypedDict):
+    """The date, version and agreement of :class:`Contents`."""
+
+    today: str
+    version: str
+    document: str
+
+
+def stamp_of(agreed: Mapping[str, Any]) -> Stamp:
+    """Return the date, this version, and the agreement of all parties as JSON."""
+    return Stamp(
+        today=datetime.now(UTC).date().isoformat(),
+        version=version("cloister"),
+        document=json.dumps(agreed, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False),
     )
 
 
@@ -339,6 +352,13 @@ def _facts(plan: Plan) -> Pairs:
         ("columns", listed(plan.columns)),
         ("nominal number of records (public)", f"{plan.nominal_n:,}"),
         ("bytes each silo sends", f"{plan.upload_bytes():,}"),
+        *software(),
+    )
+
+
+def software() -> Pairs:
+    """Return the versions with which another person can repeat a job."""
+    return (
         ("cloister", version("cloister")),
         ("numpy", version("numpy")),
         ("Python", platform.python_version()),

@@ -16,10 +16,12 @@ from cloister.core.errors import DataError, PlanError
 from cloister.core.files import write_text
 
 if TYPE_CHECKING:
+    from cloister.core.display import Table
     from cloister.federation.pki import KeyFolder
     from cloister.federation.settings import SiloSettings
     from cloister.federation.transports.links import Carrier
     from cloister.hazmat.ring import Words
+    from cloister.shares.linking.found import Found
     from cloister.shares.mpc.parties import Account, Tagged
     from cloister.shares.mpc.session import Session
 
@@ -37,6 +39,12 @@ class Output(Protocol):
 
     def pairs(self, *rows: tuple[str, str]) -> None:
         """Write names and values."""
+
+    def paragraph(self, text: str) -> None:
+        """Write text with line breaks between words."""
+
+    def table(self, table: Table) -> None:
+        """Write a table."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Take part in a session and return its outcome."""
+    """Take part in a session and return its outcome; write the answers of linked tables."""
     # Imports wait until the command runs, so that its help starts without them.
     from cloister.core.memory import keep_freed_memory
     from cloister.federation.pki import KeyFolder
@@ -113,22 +121,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if done.cost is not None:
         document |= {"rounds": done.cost.rounds, "bytes_sent": done.cost.bytes_sent}
     if done.results:
-        # Of a program that estimates from its words; others return numbers.
-        found = None
-        if estimate := getattr(session.program, "found", None):
-            found = estimate(done.results).after(session)
-        document["results"] = (
-            found.to_dict()
-            if found
-            else {what: values.tolist() for what, values in done.results.items()}
-        )
-        if found and args.report is not None:
-            found.report(args.report)
-            out.say(f"written  {args.report}")
-        for what, values in {} if found else done.results.items():
-            # Eight values give an idea of a result; the file has all of them.
-            shown = ", ".join(f"{value:g}" for value in values.ravel()[:8].tolist())
-            out.say(f"{what:<8} {shown}" + (", ..." if values.size > 8 else ""))
+        document["results"] = _shown(session, done.results, args.report, out)
         if done.opening != "private":
             out.warn(done.mark)
     if args.out is not None:
@@ -136,6 +129,31 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         out.say(f"written  {args.out}")
     out.say("done     with the session; its id cannot be used again")
     return document
+
+
+def _shown(
+    session: Session, results: Mapping[str, Any], report: Path | None, out: Output
+) -> dict[str, Any]:
+    """Write results for people, and return them as JSON-able values."""
+    from cloister.app.text import as_table, legend_of
+
+    # A program may estimate from its words; others return numbers.
+    if (estimate := getattr(session.program, "found", None)) is None:
+        for what, values in results.items():
+            # Eight values give an idea of a result; the file has all of them.
+            shown = ", ".join(f"{value:g}" for value in values.ravel()[:8].tolist())
+            out.say(f"{what:<8} {shown}" + (", ..." if values.size > 8 else ""))
+        return {what: values.tolist() for what, values in results.items()}
+    found: Found = estimate(results).after(session)
+    if report is not None:
+        found.report(report)
+        out.say(f"written  {report}")
+    tables = [as_table(shown) for shown in found.displays()]
+    for table in tables:
+        out.table(table)
+    for text in (legend_of(tables), *found.remarks()):
+        out.paragraph(text)
+    return found.to_dict()
 
 
 def _check(args: argparse.Namespace, session: Session) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from cloister.shares.linking.program import Linked
     from cloister.shares.mpc.session import Session
 
-_PARTS = ("value", "value_low", "value_high", "value_population_low", "value_population_high")
 _LOCAL = "exact counts, for the owner of the file alone"
 
 
@@ -105,31 +104,23 @@ def _steps(session: Session, path: Path, name: str) -> Iterator[str]:
 def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     """Read an owner's file as a run would, and record what it is; nothing is sent."""
     from cloister.federation.settings import SiloSettings, load_role
-    from cloister.shares.linking.columns import Prepared
     from cloister.shares.linking.plan import approval
+    from cloister.shares.linking.rows import Prepared
     from cloister.shares.owner import freeze
 
     session, _ = _load(args.session)
     if not session.tables_of(args.name):
-        raise PlanError(f"--as must be one of {', '.join(session.owners.values())}.")
+        owners = ", ".join(session.owners.values())
+        raise PlanError(f"--as must be one of the owners {owners}, got {args.name!r}.")
     _require_allowed(session, args)
     settings = load_role(args.settings, SiloSettings)
     tables = compute.tables_of(session, args.name, args.data, settings, out)
     document: dict[str, Any] = {"note": _LOCAL}
     for table, ready in tables.items():
         assert isinstance(ready, Prepared)
-        counts = {
-            "persons": len(ready.keys),
-            "places": ready.side.rows,
-            "no_key": ready.no_key,
-            "repeated": ready.repeated,
-            "differing": ready.differing,
-            "beyond": ready.beyond,
-            "incomplete": ready.incomplete,
-        }
-        out.pairs(*((f"{table} {name}", str(count)) for name, count in counts.items()))
+        out.pairs(*((f"{table} {name}", str(count)) for name, count in ready.counts.items()))
         ready.refuse_loss(table, args.max_loss)
-        document[table] = counts
+        document[table] = ready.counts
         freeze(session, ready, settings.keys)
     compute.show(session, args.name, out)
     out.say(approval(session, args.name))
@@ -157,48 +148,4 @@ def _run(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     session, _ = _load(args.session)
     if args.name in session.owners.values():
         out.say(approval(session, args.name))
-    document = compute.run(args, out)
-    results = document.get("results")
-    if results:
-        value, low, high = results["size"]
-        out.say("95 % intervals in brackets, of the noise only unless they name sampling")
-        out.say(f"persons  {_interval(value, low, high)}")
-        for one in results["analyses"]:
-            _say(one, out)
-        if not results["analyses"]:
-            out.say("answers  withheld: the released number is below least_matches")
-    return document
-
-
-def _interval(value: float | None, low: float | None, high: float | None) -> str:
-    """Return a number with its interval, in the digits that the interval leaves."""
-    from cloister.core.numerals import NOT_KNOWN, between, number
-
-    if value is None:
-        return NOT_KNOWN
-    return number(value) if low is None or high is None else between(value, low, high)
-
-
-def _say(answer: Mapping[str, Any], out: Output) -> None:
-    """Write each number of an answer with its interval of noise, by the names of its place."""
-    from itertools import product
-
-    import numpy as np
-
-    out.say(answer["kind"])
-    if answer["note"]:
-        out.say(f"  {answer['note']}")
-    for name, one in answer.items():
-        if name in ("kind", "note", "tests"):
-            continue
-        # As objects, since a number that is not known is None.
-        parts = (np.array(one[key], object).flat for key in _PARTS if key in one)
-        places = list(product(*one["labels"]))
-        for place, (value, *ends) in zip(places, zip(*parts, strict=True), strict=True):
-            where, noise = " ".join((name, *place)), _interval(value, *ends[:2])
-            # The ends with sampling, of an answer that has them.
-            wider = _interval(value, *ends[2:]).partition(" [")[2] if ends[2:] else ""
-            out.say(f"  {where:<32} {noise}" + f", sampling too [{wider}" * bool(wider))
-    for name, test in answer["tests"].items():
-        p = np.array(test["p"], object).flat[0]
-        out.say(f"  {name:<32} p {'not known' if p is None else format(p, '.3g')}")
+    return compute.run(args, out)

@@ -5,17 +5,10 @@ shares, keep joined rows up to a noisy number, and open noisy answers alone
 (docs/proofs/linking.md).
 """
 
-from cloister.shares.linking.analyses import (
-    Analysis,
-    Answer,
-    Correlation,
-    KMeans,
-    Linear,
-    Logistic,
-    Means,
-    Table,
-)
+from cloister.shares.linking.analyses import Analysis, Correlation, Linear, Means, Table
+from cloister.shares.linking.answer import Answer
 from cloister.shares.linking.columns import Column, Side
+from cloister.shares.linking.descents import KMeans, Logistic
 from cloister.shares.linking.found import Found
 from cloister.shares.linking.keys import Part
 from cloister.shares.linking.program import Linked

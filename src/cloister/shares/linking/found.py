@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cloister.core.display import Display, Estimate, Table
 from cloister.core.errors import PlanError
-from cloister.shares.linking.analyses import Answer
+from cloister.shares.linking.answer import Answer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,14 +44,17 @@ class Found:
     size : Estimate
         Number of persons in the join.
     answers : tuple of Answer
-        In the order of the analyses; empty if the size is below `least_matches`.
+        In the order of the analyses; empty if they are withheld.
     ran : Ran, optional
         The run, which :meth:`report` describes.
+    withheld : bool
+        True if answers are withheld, as the released size is below `least_matches`.
     """
 
     size: Estimate
     answers: tuple[Answer, ...]
     ran: Ran | None = field(default=None, repr=False, compare=False)
+    withheld: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""
@@ -116,8 +119,6 @@ class Found:
 
     def remarks(self) -> Iterator[str]:
         """Yield what a reader of the answers must know."""
-        yield from (
-            f"{one.kind} of {', '.join(one.of)}: {one.note}" for one in self.answers if one.note
-        )
-        if not self.answers:
+        yield from (f"{one.title}: {one.note}" for one in self.answers if one.note)
+        if self.withheld:
             yield "The answers are withheld: the released size is below least_matches."

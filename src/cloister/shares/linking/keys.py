@@ -45,7 +45,7 @@ class Part:
 
     def text_of(self, cell: Any) -> str | None:
         """Return the one text of a cell, or None if it is no key."""
-        if is_absent(cell):
+        if is_absent(cell) or (isinstance(cell, np.datetime64) and np.isnat(cell)):
             return None
         if isinstance(cell, datetime.date):
             # Without a time of day, which another owner may not have.

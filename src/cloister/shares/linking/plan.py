@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from cloister.core.numerals import number
 from cloister.protocol.task import INTERVAL_95
-from cloister.shares.linking.analyses import Analysis, Descent, Linear, Means, Table
-from cloister.shares.linking.columns import TOP
+from cloister.shares.linking.analyses import Analysis, Linear, Means, Table
+from cloister.shares.linking.descents import Descent
 from cloister.shares.linking.merge import How
 from cloister.shares.linking.program import Linked
-from cloister.shares.linking.shrink import most_dummies
 from cloister.shares.mpc.session import Session
 
 # Persons that answers need at epsilon 1, as benchmarks/linking_models.py --least finds them: a
@@ -22,6 +21,7 @@ from cloister.shares.mpc.session import Session
 _LEAST_OF_MODEL = 4000
 _LEAST_OF_PRODUCT = 5000
 _LEAST_OF_CELL = 50
+_LESS, _EQUAL = 40, 16  # bytes each way of a comparison and of a test of equality
 
 
 class Traffic(NamedTuple):
@@ -36,41 +36,43 @@ def traffic(program: Linked) -> Traffic:
     """Return an estimate of the traffic up to the released size, about 10 % too high."""
     shapes = list(program.tables().values())
     uploads = sum(8 * rows * words for rows, words in shapes)
-    width, done, exchanges, rounds = max(words for _, words in shapes), 0, 0.0, 0
+    width, columns = max(words for _, words in shapes), sum(words - 1 for _, words in shapes)
+    merged, stages, exchanges = 0, 0, 0.0
     for rows, _ in shapes:
-        if done:
+        if merged:
+            own = max(merged, rows - 1).bit_length() + 1
+            stages += own
             # Half of the rows are compared with the other half in each stage.
-            stages = max(done, rows - 1).bit_length() + 1
-            exchanges += (done + rows) / 2 * stages
-            rounds += 8 * stages
-        done += rows
-    part = sum(words - 1 for _, words in shapes)
-    kept = done + 2 * most_dummies(program.size_noise.sigma)
-    rounds += 8 + round(log2(max(rows for rows, _ in shapes)))  # the check of order
-    each = exchanges * (40 + 8 * width) + done * (40 + 16 + 8 * part) + kept * 8 * (1 + part)
-    return Traffic(uploads, round(each), rounds + 7 + 2 * len(shapes) + 5)
+            exchanges += (merged + rows) / 2 * own
+        merged += rows
+    each_way = (
+        exchanges * (_LESS + 8 * width)
+        + merged * (_LESS + _EQUAL + 8 * columns)  # the check of order, neighbours and cuts
+        + program.most_slots * 8 * (1 + columns)  # the shuffles
+    )
+    check = 8 + round(log2(max(rows for rows, _ in shapes)))
+    after = 7 + 2 * len(shapes) + 5
+    return Traffic(uploads, round(each_way), check + 8 * stages + after)
 
 
 def precision(program: Linked) -> Iterator[str]:
     """Yield the 95 % error of the size and of counts, from the noise of both servers."""
-    z = INTERVAL_95["gaussian"] * sqrt(2)
-    yield f"number of persons: error about +-{z * program.size_noise.sigma:.0f}"
+    z = INTERVAL_95["gaussian"]
+    yield f"number of persons: error about +-{z * program.size_noise.released_sigma:.0f}"
     for one, noise in program.noises():
-        names = ", ".join(one.names())
         times = "one opening" if noise.rounds == 1 else f"{noise.rounds} noisy rounds"
-        yield f"{one.kind} of {names}: {times}; {_error(one, program, z * noise.sigma)}"
+        yield f"{one.title}: {times}; {_error(one, program, z * noise.released_sigma)}"
 
 
 def _error(one: Analysis, program: Linked, noise: float) -> str:
     """Return the 95 % error of an analysis from the noise of its sums, lattice steps."""
     match one:
         case Table():
-            return f"a count about +-{noise / 2**10:.0f}"
+            return f"a count about +-{noise / one.scale:.0f}"
         case Means():
-            low, high = program.frame.column(one.number).ends
-            count = noise / TOP**2
+            count, (_, (half,)) = noise / one.scale, program.frame.box([one.number])
             # The noise of a sum and of the size count, the mean being at most one half-range off.
-            most = sqrt(2) * count * (high - low) / 2
+            most = sqrt(2) * count * half
             return f"a count about +-{count:.0f}, a mean about +-{number(most)}/n for n persons"
         case Descent():
             return "it has no intervals"
@@ -83,8 +85,7 @@ def warnings_for(program: Linked, expected: int) -> Iterator[str]:
     for one, _ in program.noises():
         need = ceil(_least(one, program))
         if expected < need:
-            names = ", ".join(one.names())
-            yield f"{one.kind} of {names} needs about {need:,} persons at this epsilon."
+            yield f"{one.title} needs about {need:,} persons at this epsilon."
 
 
 def _least(one: Analysis, program: Linked) -> float:
@@ -112,11 +113,18 @@ def trust(session: Session) -> tuple[str, str]:
     )
 
 
-_COUNTED: Mapping[How, str] = {
-    "inner": "persons of all tables",
-    "left": "all persons of {0}, with columns of {1} where they have them",
-    "outer": "all persons of {0} or {1}, with the columns that they have",
-    "union": "all persons of {0} or {1}, with the columns of {0} where they are in both",
+def persons_of(program: Linked) -> str:
+    """Return the persons of the join, by the names of the tables."""
+    first, second, *_ = program.sides
+    some = first if program.how == "left" else f"{first} or {second}"
+    return "persons of all tables" if program.how == "inner" else f"persons of {some}"
+
+
+_COLUMNS: Mapping[How, str] = {
+    "inner": "",
+    "left": ", with columns of {1} where they have them",
+    "outer": ", with the columns that they have",
+    "union": ", with the columns of {0} where they are in both",
 }
 
 
@@ -124,7 +132,7 @@ def _asked(one: Analysis) -> str:
     """Return an analysis with all its options: what is approved is never shortened."""
     options = {field.name: getattr(one, field.name) for field in fields(one) if field.name != "of"}
     given = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
-    return f"{one.kind} of {', '.join(one.names())}" + f" ({given})" * bool(given)
+    return one.title + f" ({given})" * bool(given)
 
 
 def approval(session: Session, name: str) -> str:
@@ -142,7 +150,7 @@ def approval(session: Session, name: str) -> str:
     )
     places = ", ".join(f"{side.rows} of {table}" for table, side in sides.items())
     kinds = "; ".join(map(_asked, (one for one, _ in program.noises())))
-    counted = _COUNTED[program.how].format(*sides)
+    counted = persons_of(program) + _COLUMNS[program.how].format(*sides)
     third = sorted(set(session.owners.values()) - set(session.servers))
     lone = third[0] if len(session.owners) == 3 and len(third) == 1 else None
     sentences = (

@@ -8,9 +8,7 @@ Neighbours: all rows of one key at all owners are added or removed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
-from math import sqrt
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -23,11 +21,13 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gdp_part
 from cloister.privacy.events import ComposedEvent, Event
 from cloister.protocol.task import INTERVAL_95
-from cloister.shares.linking.analyses import Analysis, Descent, analysis_of
-from cloister.shares.linking.columns import PRINTABLE, Prepared, Side, prepare
+from cloister.shares.linking.analyses import Analysis, Correlation, Linear, Means, Table
+from cloister.shares.linking.columns import PRINTABLE, Side
+from cloister.shares.linking.descents import Descent, KMeans, Logistic
 from cloister.shares.linking.found import Found
 from cloister.shares.linking.keys import Part
 from cloister.shares.linking.merge import How, everybody, inner
+from cloister.shares.linking.rows import Prepared, prepare
 from cloister.shares.linking.shrink import most_dummies, shrink
 from cloister.shares.linking.view import Frame, View
 from cloister.shares.mpc.dealer import MOST_WORDS
@@ -35,6 +35,7 @@ from cloister.shares.mpc.material import Shape, Sharing
 from cloister.shares.mpc.opening import NoiseOnShares
 from cloister.shares.mpc.program import Opening, Program
 from cloister.shares.mpc.server import Server
+from cloister.shares.mpc.session import table_of
 
 SIZE = "size"
 
@@ -77,78 +78,82 @@ class Linked(Program):
                     f"table {owner!r} must have {len(self.key_parts)} key columns, as the key "
                     f"{self.key!r} has parts, got {len(side.key)}."
                 )
-        # The largest message is that of a shuffle.
-        width = sum(columns - 1 for _, columns in self.tables().values())
-        if self._most_slots * (2 + 3 * (width + 1)) > MOST_WORDS:
-            raise PlanError("tables must be smaller: their joined rows do not fit one message.")
         # All that could stop a run is refused now, before a ledger is charged.
         self.results()
         self.event()
-        for one in self._analyses:
+        self._require_room()
+
+    def _require_room(self) -> None:
+        """Raise PlanError if joined rows do not fit a message of the dealer, or a descent."""
+        width = sum(words - 1 for _, words in self.tables().values())
+        # The largest message of a join is that of a shuffle.
+        if self.most_slots * (2 + 3 * (width + 1)) > MOST_WORDS:
+            raise PlanError("tables must be smaller: their joined rows do not fit one message.")
+        for one, budget in self.funded.values():
             if one.item(self.frame) * self._most_kept > MOST_WORDS:
                 raise PlanError(
-                    f"{one.kind} of {', '.join(one.names())} must have fewer levels, columns or "
-                    f"clusters: with {self._most_kept} joined rows it does not fit one message."
+                    f"{one.title} must have fewer levels, columns or clusters: with "
+                    f"{self._most_kept} joined rows it does not fit one message."
                 )
-        for one, budget in zip(self._analyses, self._budgets, strict=True):
             if isinstance(one, Descent):
-                for rows in (self.least_matches, self._most_slots):
-                    size = self._nominal(rows)
-                    one.program(self.frame, budget, self.keys_per_person, rows, size)
+                for rows in (self.least_matches, self.most_slots):
+                    one.program(self.frame, budget, rows, self._nominal(rows))
 
     @cached_property
     def frame(self) -> Frame:
         """The public facts of joined rows."""
-        return Frame({name: Side.of(side) for name, side in self.sides.items()}, self.how)
+        sides = {name: Side.of(side) for name, side in self.sides.items()}
+        return Frame(sides, self.how, self.keys_per_person)
 
     @cached_property
     def key_parts(self) -> tuple[Part, ...]:
         """The rules of the key."""
-        return tuple(Part(**part) for part in self.parts)
+        return tuple(Part(**table_of(Part, "a part of the key", part)) for part in self.parts)
 
     @cached_property
-    def _analyses(self) -> tuple[Analysis, ...]:
-        return tuple(analysis_of(one) for one in self.analyses)
-
-    @cached_property
-    def _shares(self) -> tuple[float, ...]:
-        """The part of the budget of each analysis; with that of the size they add up to 1."""
-        given = [one.weight for one in self._analyses]
+    def funded(self) -> Mapping[str, tuple[Analysis, Budget]]:
+        """Each analysis with its part of the budget, by the name of its result."""
+        analyses = [analysis_of(one) for one in self.analyses]
+        given = [one.weight for one in analyses]
         rest = 1 - self.size_weight - sum(weight or 0.0 for weight in given)
         # Up to rounding of decimal weights.
         if rest < -1e-9 or (None in given and rest <= 1e-9):
             raise PlanError("weights of the size and of all analyses must add up to at most 1.")
         equal = rest / max(1, given.count(None))
-        return tuple(equal if weight is None else weight for weight in given)
+        return {
+            f"{i}": (one, gdp_part(self._budget, equal if weight is None else weight))
+            for i, (one, weight) in enumerate(zip(analyses, given, strict=True), start=1)
+        }
 
-    @cached_property
-    def _budgets(self) -> tuple[Budget, ...]:
-        whole = Budget(self.epsilon, self.delta)
-        return tuple(gdp_part(whole, share) for share in self._shares)
+    @property
+    def _budget(self) -> Budget:
+        return Budget(self.epsilon, self.delta)
 
     @cached_property
     def size_noise(self) -> NoiseOnShares:
         """The noise of each server on the number of kept rows; a step is one person."""
-        budget = gdp_part(Budget(self.epsilon, self.delta), self.size_weight)
+        budget = gdp_part(self._budget, self.size_weight)
         return NoiseOnShares(budget.epsilon, budget.delta, 1, 1, self.keys_per_person)
 
     @property
-    def _most_slots(self) -> int:
-        """Largest number of rows after the join, dummies included."""
-        return sum(rows for rows, _ in self.tables().values()) + 2 * most_dummies(
-            self.size_noise.sigma
-        )
+    def most_slots(self) -> int:
+        """Largest number of rows after the join, dummies of both servers included."""
+        return sum(rows for rows, _ in self.tables().values()) + self._most_dummies
 
     @property
     def _most_kept(self) -> int:
-        """Largest number of rows after shrinking, dummies included."""
+        """Largest number of rows after shrinking, dummies of both servers included."""
         rows = [rows for rows, _ in self.tables().values()]
         most = {"inner": min(rows), "left": rows[0]}.get(self.how, sum(rows))
-        return most + 2 * most_dummies(self.size_noise.sigma)
+        return most + self._most_dummies
+
+    @property
+    def _most_dummies(self) -> int:
+        return 2 * most_dummies(self.size_noise.sigma)
 
     def _nominal(self, size: int) -> int:
         """Return the public number of persons by which a descent divides."""
-        return min(max(size, self.least_matches), self._most_slots)
+        return min(max(size, self.least_matches), self.most_slots)
 
     def event(self) -> Event:
         """Return the charge of the whole run: one server's noise in every opening."""
@@ -158,30 +163,27 @@ class Linked(Program):
 
     def noises(self) -> list[tuple[Analysis, NoiseOnShares]]:
         """Return each analysis with the noise of a server in each of its openings."""
-        return [
-            (one, one.noise(self.frame, budget, self.keys_per_person))
-            for one, budget in zip(self._analyses, self._budgets, strict=True)
-        ]
+        return [(one, one.noise(self.frame, budget)) for one, budget in self.funded.values()]
 
     def tables(self) -> Mapping[str, Shape]:
         """Return the shape of each upload: tags, then words of packed bits."""
         return {name: side.shape for name, side in self.frame.sides.items()}
 
     def prepare(self, table: str, source: Any, schema: Any = None) -> Prepared:
-        """Return an owner's rows, ready but for their tags; see :func:`.columns.prepare`."""
+        """Return an owner's rows, ready but for their tags; see :func:`.rows.prepare`."""
         side = self.frame.sides[table]
-        used = frozenset(name for one in self._analyses for name in one.names())
+        used = frozenset(name for one, _ in self.funded.values() for name in one.names())
         return prepare(side, self.key_parts, source, schema, self.keys_per_person, used)
 
     def results(self) -> Mapping[str, Shape]:
         """Return the shapes of the size and of the words of each analysis."""
-        shapes = (one.shape(self.frame) for one in self._analyses)
-        return {SIZE: (1,), **{f"{i}": shape for i, shape in enumerate(shapes, start=1)}}
+        shapes = {name: one.shape(self.frame) for name, (one, _) in self.funded.items()}
+        return {SIZE: (1,), **shapes}
 
     def run(self, server: Server, tables: Mapping[str, Words]) -> dict[str, Words]:
         """Join and analyse (semi-honest; the dealer with either server sees all)."""
-        ordered = [tables[name] for name in self.frame.sides]
         names = tuple(self.frame.sides)
+        ordered = [tables[name] for name in names]
         joined = (
             inner(server, ordered, names)
             if self.how == "inner"
@@ -191,8 +193,8 @@ class Linked(Program):
         # The size is public to both servers; server 0 alone has it in its share.
         results = {SIZE: np.array([size * (server.index == 0)], np.int64).view(np.uint64)}
         view = View(server, self.frame, joined)
-        for i, (one, budget) in enumerate(zip(self._analyses, self._budgets, strict=True), start=1):
-            results[f"{i}"] = one.run(view, budget, self.keys_per_person, self._nominal(size))
+        for name, (one, budget) in self.funded.items():
+            results[name] = one.run(view, budget, self._nominal(size))
         return results
 
     def values(self, result: str, words: Words) -> Words:
@@ -205,16 +207,30 @@ class Linked(Program):
         Answers are withheld if the released size is below `least_matches`.
         """
         size = float(to_integers(results[SIZE])[0])
-        margin = INTERVAL_95["gaussian"] * sqrt(2) * self.size_noise.sigma
+        margin = INTERVAL_95["gaussian"] * self.size_noise.released_sigma
         ends = np.maximum([size - margin, size + margin], 0.0)
         estimate = Estimate(np.array(size), *ends)
         # From the released size, so that withholding is post-processing.
-        enough = size >= self.least_matches
+        if size < self.least_matches:
+            return Found(estimate, (), withheld=bool(self.funded))
         answers = (
-            replace(
-                one.answer(results[f"{i}"], self.frame, budget, self.keys_per_person),
-                of=one.names(),
-            )
-            for i, (one, budget) in enumerate(zip(self._analyses, self._budgets, strict=True), 1)
+            one.answer(results[name], self.frame, budget)
+            for name, (one, budget) in self.funded.items()
         )
-        return Found(estimate, tuple(answers) if enough else ())
+        return Found(estimate, tuple(answers))
+
+
+ANALYSES: Mapping[str, type[Analysis]] = {
+    one.kind: one for one in (Table, Means, Linear, Correlation, Logistic, KMeans)
+}
+
+
+def analysis_of(given: Mapping[str, Any]) -> Analysis:
+    """Return an analysis from JSON-able options with its `kind`."""
+    options = dict(given)
+    kind = options.pop("kind", None)
+    if kind not in ANALYSES:
+        raise PlanError(f"kind of an analysis must be one of {', '.join(ANALYSES)}, got {kind!r}.")
+    if "clusters" in options:  # of session files that parties hold already
+        options["n_clusters"] = options.pop("clusters")
+    return ANALYSES[kind](**table_of(ANALYSES[kind], f"analysis {kind!r}", options))

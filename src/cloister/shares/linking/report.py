@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import platform
-from collections.abc import Iterator
-from datetime import UTC, datetime
-from importlib.metadata import version
-from itertools import chain, combinations, product
+from collections.abc import Iterable, Iterator
+from itertools import combinations
 
 import numpy as np
 
 from cloister.app.headline import KeyNumber, key_numbers
 from cloister.app.present import NO_INTERVAL, reliability_of
-from cloister.app.report.contents import Contents, Pairs
-from cloister.app.report.page import NOT_VERIFIED, mechanisms, shown_of
+from cloister.app.report.contents import Contents
+from cloister.app.report.page import NOT_VERIFIED, mechanisms, shown_of, software, stamp_of
 from cloister.app.text import (
-    BRACKETS_NOTE,
-    NOT_HIDDEN,
     ONE_PROCESS,
-    attacker_sentence,
+    cost_sentence,
+    guarantee,
     listed,
     strength_sentence,
 )
@@ -28,19 +23,12 @@ from cloister.core.errors import PlanError
 from cloister.core.numerals import number
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
-from cloister.shares.linking.analyses import Answer
+from cloister.shares.linking.answer import Answer
 from cloister.shares.linking.found import Found, Ran
-from cloister.shares.linking.merge import How
-from cloister.shares.linking.plan import trust
+from cloister.shares.linking.plan import persons_of, trust
 from cloister.shares.linking.program import Linked
 
 _PERSON = "person"
-_JOINED: dict[How, str] = {
-    "inner": "persons of all tables",
-    "left": "persons of the first table",
-    "union": "persons of either table",
-    "outer": "persons of either table",
-}
 _AMOUNTS = (": counts", ": shares")
 _MOST_SENTENCES = 2  # of answers in the verdict; all have their pictures and tables
 _UNSIGNED = (
@@ -48,6 +36,9 @@ _UNSIGNED = (
     "ones."
 )
 _CHARGED = "Each owner's ledger was charged this cost once; this report does not show the ledgers."
+_CHARGED_HERE = (
+    "Each ledger that was given to this run was charged its cost once; this report shows no ledger."
+)
 _LEFT_OUT = (
     "A row without a key, or with a missing or unreadable cell in a column of the analyses, is not "
     "in the join unless its owner's schema fills the cell."
@@ -60,91 +51,77 @@ def contents_of(found: Found, ran: Ran) -> Contents:
     session, program = ran.session, ran.session.program
     if not isinstance(program, Linked):
         raise PlanError(f"a report of linked tables must be of 'linked', got {program.name!r}.")
-    event, budget = program.event(), Budget(program.epsilon, program.delta)
-    spent, displays = number(epsilon(event, program.delta)), found.displays()
-    verdict, doubt = " ".join(_verdict(found, program)), _doubt(found)
-    size = KeyNumber("in the join", _JOINED[program.how], found.size)
+    event, delta, displays = program.event(), program.delta, found.displays()
+    spent = epsilon(event, delta)
+    size = KeyNumber("in the join", persons_of(program), found.size)
     # The size and two more numbers, as many as other reports have.
     numbers = (size, *key_numbers("", displays[1:], None)[:2])
     owners = [f"{table} of {owner}" for table, owner in session.owners.items()]
-    names = tuple(session.owners)
+    names, titles = tuple(session.owners), [one.title for one, _ in program.noises()]
     return Contents(
         title=f"Linked persons of {' and '.join(names)}",
         about=(f"linked over {len(names)} tables", f"key {program.key}"),
-        budget=budget,
+        budget=Budget(program.epsilon, delta),
         gaussian=True,  # all analyses have this noise
         lines=(
-            ("found", verdict),
-            (
-                "cost",
-                f"Epsilon {spent} at delta {program.delta:.2g}. "
-                f"{attacker_sentence(event, _PERSON)}",
-            ),
-            ("how sure", doubt),
+            ("found", " ".join(_verdict(found, program))),
+            ("cost", cost_sentence(spent, delta, event, _PERSON)),
+            ("how sure", _doubt(found)),
         ),
         numbers=numbers,
         **shown_of(displays, numbers, [*found.remarks()]),
-        today=datetime.now(UTC).date().isoformat(),
-        version=version("cloister"),
         warnings=(),
-        epsilon=spent,
+        epsilon=number(spent),
         share=None,
         cards=(
             ("unit of privacy", f"person by {program.key}"),
             ("tables", str(len(names))),
-            ("analyses", str(len(program.noises()))),
+            ("analyses", str(len(titles))),
             ("noise from", "both servers"),
         ),
         answers=(
-            (
-                "What was released?",
-                "; ".join(("The number of linked persons", *_kinds(program))) + ".",
-            ),
+            ("What was released?", "; ".join(("The number of linked persons", *titles)) + "."),
             (
                 "What was summed over?",
                 f"{listed(owners)}, joined by {program.key} on shares. {_LEFT_OUT}",
             ),
-            (
-                "Who is protected?",
+            *guarantee(
                 f"Every person with at most {program.keys_per_person} of these keys: all its rows "
                 "in all tables.",
+                strength_sentence(spent, delta, _PERSON),
+                event,
+                _PERSON,
             ),
-            ("How well?", strength_sentence(epsilon(event, program.delta), program.delta, _PERSON)),
-            ("What does that mean?", attacker_sentence(event, _PERSON)),
-            ("What is not covered?", f"{BRACKETS_NOTE} {NOT_HIDDEN}"),
         ),
         sights=_sights(ran),
         sight_remarks=(*trust(session), *((ONE_PROCESS,) if ran.in_process else ())),
         cost=(
-            ("epsilon, all openings composed", spent),
-            ("delta", f"{program.delta:.3g}"),
+            ("epsilon, all openings composed", number(spent)),
+            ("delta", f"{delta:.3g}"),
             ("noise", "; ".join(mechanisms(event, _PERSON))),
         ),
         budget_lines=(),  # each owner's ledger is its own
-        uncharged=_CHARGED if ran.charged else _UNCHARGED,
+        uncharged=_charged(ran),
         asked=tuple(_asked(program, ran)),
         asked_caption="The question",
         asked_note="Each owner approved this question. All parties have one digest of it:",
         question=session.digest(),
         verified=(NOT_VERIFIED, _UNSIGNED),
-        facts=_facts(ran),
-        document=json.dumps(
-            session.to_dict(), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False
+        facts=(
+            ("session", session.id),
+            ("session digest (SHA-256)", session.digest()),
+            *software(),
         ),
+        **stamp_of(session.to_dict()),
         document_name="The whole session",
         comparison=None,
     )
 
 
-def _kinds(program: Linked) -> Iterator[str]:
-    for one, _ in program.noises():
-        yield f"{one.kind} of {', '.join(one.names())}"
-
-
 def _verdict(found: Found, program: Linked) -> Iterator[str]:
     """Yield a sentence on the size, and one on each answer."""
-    yield f"The join has {found.size.text} {_JOINED[program.how]}."
-    if program.noises() and not found.answers:
+    yield f"The join has {found.size.text} {persons_of(program)}."
+    if found.withheld:
         yield f"All answers are withheld, since fewer than {program.least_matches} were counted."
     yield from map(_sentence, found.answers[:_MOST_SENTENCES])
     if (more := len(found.answers) - _MOST_SENTENCES) > 0:
@@ -159,15 +136,13 @@ def text_of(found: Found) -> str:
 
 def _doubt(found: Found) -> str:
     """Return a sentence on the effects of each analysis, else on counts, else on the size."""
-    displays, effects = found.displays(), [*chain(*map(_effects, found.answers))]
-    grouped: dict[str, list[Display]] = {}
-    for shown in effects if len(found.answers) > 1 else ():  # the verdict names a single one
-        grouped.setdefault(shown.title.partition(": ")[0], []).append(shown)
-    said = {name: reliability_of(tuple(of)) for name, of in grouped.items()}
-    if known := [f"{name}: {one}" for name, one in said.items() if one != NO_INTERVAL]:
-        return " ".join(known)
-    amounts = [shown for shown in displays if shown.title.endswith(_AMOUNTS)]
-    doubts = map(reliability_of, (tuple(effects), tuple(amounts), displays[:1]))
+    said = [(one.title, reliability_of(tuple(_effects(one)))) for one in found.answers]
+    if known := [pair for pair in said if pair[1] != NO_INTERVAL]:
+        # The verdict names a single analysis.
+        return " ".join(f"{title}: {text}" if len(said) > 1 else text for title, text in known)
+    shown = found.displays()
+    amounts = tuple(one for one in shown if one.title.endswith(_AMOUNTS))
+    doubts = map(reliability_of, (amounts, shown[:1]))
     return next((one for one in doubts if one != NO_INTERVAL), NO_INTERVAL)
 
 
@@ -175,23 +150,24 @@ def _effects(answer: Answer) -> Iterator[Display]:
     """Yield the numbers of an answer that may be 0: no counts and shares."""
     for shown in answer.displays():
         if answer.kind == "correlation":
-            pairs = tuple((place, cell) for cell, place in _cells(answer))
-            yield Table(shown.title, ("pair", "correlation"), pairs)
+            yield Table(shown.title, ("pair", "correlation"), tuple(_cells(answer)))
         elif not shown.title.endswith(_AMOUNTS):
             yield shown
 
 
-def _cells(answer: Answer) -> list[tuple[Estimate, str]]:
-    """Return the known numbers of the first estimate, and their places.
+def _cells(answer: Answer) -> list[tuple[str, Estimate]]:
+    """Return the places and the known numbers of the first estimate.
 
     Each correlation is given once, but not that of a column with itself.
     """
     one = next(iter(answer.estimates.values()))
-    places = [" ".join(place) for place in product(*one.labels)]
+    places: Iterable[tuple[int, ...]] = np.ndindex(one.values.shape)
+    if answer.kind == "correlation":
+        places = combinations(range(len(one.values)), 2)
     return [
-        (cell, place)
-        for cell, place in zip(one.cells(), places, strict=True)
-        if not np.isnan(cell.value) and (answer.kind != "correlation" or _is_upper(one, place))
+        (" ".join(names[i] for names, i in zip(one.labels, at, strict=True)), one[at])
+        for at in places
+        if not np.isnan(one.values[at])
     ]
 
 
@@ -205,22 +181,25 @@ def _sentence(answer: Answer) -> str:
     name, cells = next(iter(answer.estimates)), _cells(answer)
     head = f"{answer.kind.capitalize()} of {columns}"
     if answer.kind == "means" and cells:
-        low, high = (pick(cells, key=lambda pair: pair[0].value) for pick in (min, max))
+        low, high = (pick(cells, key=lambda pair: pair[1].value) for pick in (min, max))
         return f"{head}: {_at(*low)} is the lowest, {_at(*high)} the highest."
     if answer.kind == "table":  # of one or three columns, which have no test
         return f"{head}: {len(cells)} counts."
-    if not (known := [cell for cell, _ in cells if not np.isnan(cell.numbers[1])]):
+    if not (known := [cell for _, cell in cells if not np.isnan(cell.numbers[1])]):
         return f"{head}: {len(cells)} {name} without intervals."
     distinct = sum(bool(cell.is_distinct) for cell in known)
     return f"{head}: {distinct} of {len(known)} {name} differ from 0."
 
 
-def _is_upper(one: Estimate, place: str) -> bool:
-    return any(place == f"{a} {b}" for a, b in combinations(one.labels[0], 2))
-
-
-def _at(cell: Estimate, place: str) -> str:
+def _at(place: str, cell: Estimate) -> str:
     return f"{place} with {cell.of_population.text}"
+
+
+def _charged(ran: Ran) -> str:
+    if not ran.charged:
+        return _UNCHARGED
+    # A desk may have the ledgers of some owners only, or one for all tables.
+    return _CHARGED_HERE if ran.in_process else _CHARGED
 
 
 def _sights(ran: Ran) -> Table:
@@ -252,20 +231,10 @@ def _sights(ran: Ran) -> Table:
 
 def _asked(program: Linked, ran: Ran) -> Iterator[tuple[str, str]]:
     yield "key", program.key
-    yield "persons", _JOINED[program.how]
+    yield "persons", persons_of(program)
     for table, side in program.frame.sides.items():
         columns = ", ".join(column.name for column in side.columns) or "no column"
         yield f"table {table}", f"{ran.session.owners[table]}; {side.rows:,} places; {columns}"
-    yield from (("answer", text) for text in _kinds(program))
+    yield from (("answer", one.title) for one, _ in program.noises())
     yield "receivers", listed(ran.session.receivers)
     yield "smallest number with answers", f"{program.least_matches:,}"
-
-
-def _facts(ran: Ran) -> Pairs:
-    return (
-        ("session", ran.session.id),
-        ("session digest (SHA-256)", ran.session.digest()),
-        ("cloister", version("cloister")),
-        ("numpy", version("numpy")),
-        ("Python", platform.python_version()),
-    )

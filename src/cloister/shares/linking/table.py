@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,11 +24,13 @@ from cloister.shares.linking.found import Found, Ran
 from cloister.shares.linking.keys import Part
 from cloister.shares.linking.merge import How
 from cloister.shares.linking.program import Linked
+from cloister.shares.linking.rows import Prepared
 from cloister.shares.mpc.ending import Stopped, told
 from cloister.shares.mpc.parties import Account, Outcome, take_part
 from cloister.shares.mpc.session import Party, Session
 
 _PATIENCE = 3600.0  # seconds that a party in this process waits for another one
+_NEUTRAL = ("desk-dealer", "desk-server-0", "desk-server-1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,17 +68,7 @@ class LinkedTable:
 
     def options(self) -> dict[str, Any]:
         """Return the options of the session file, JSON-able."""
-        return {
-            "key": self.key,
-            "parts": [_plain(part) for part in self.parts],
-            "sides": {name: _plain(side) for name, side in self.sides.items()},
-            "analyses": [{"kind": one.kind, **_plain(one)} for one in self.analyses],
-            "how": self.how,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "keys_per_person": self.keys_per_person,
-            "least_matches": self.least_matches,
-        }
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
 
     @cached_property
     def program(self) -> Linked:
@@ -114,60 +106,44 @@ class LinkedTable:
             Before any share is sent.
         """
         program, given = self.program, self._accounts(accounts, ledger, dataset)
+        # Read before anything runs, so that a bad table costs nothing.
+        ready = self._ready(tables, max_loss)
+        identities = {name: Identity.new() for name in (*self.sides, *_NEUTRAL)}
+        session = self._session(identities)
+        paid = {name: given.get(name) or self._new_account(name) for name in self.sides}
+        outcomes = _run(session, identities, ready, paid)
+        found = program.found(outcomes[session.receivers[0]].results)
+        return replace(found, ran=Ran(session, in_process=True, charged=bool(given)))
+
+    def _ready(self, tables: Mapping[str, Any], max_loss: float | None) -> Mapping[str, Prepared]:
+        """Return the rows of each owner, who is warned of lost rows and clips."""
         if not isinstance(tables, Mapping):
             shown = ", ".join(f"{name!r}: ..." for name in self.sides)
             raise PlanError(f"tables must name their owners, such as {{{shown}}}.")
         if set(tables) != set(self.sides):
             raise PlanError(f"tables must be those of {', '.join(self.sides)}, got {list(tables)}.")
-        # Read before anything runs, so that a bad table costs nothing.
-        ready = {name: program.prepare(name, tables[name]) for name in self.sides}
-        for name, table in ready.items():
-            table.refuse_loss(name, max_loss)
-            for notice in table.notices(name):
+        ready = {name: self.program.prepare(name, tables[name]) for name in self.sides}
+        for name, rows in ready.items():
+            rows.refuse_loss(name, max_loss)
+            for notice in rows.notices(name):
                 warn_owner(notice)
-        keys = {name: Identity.new() for name in (*self.sides, *_NEUTRAL)}
-        parties = {
-            name: Party(fingerprint=key.fingerprint, address="localhost:1")
-            for name, key in keys.items()
-        }
-        session = Session(
+        return ready
+
+    def _session(self, identities: Mapping[str, Identity]) -> Session:
+        """Return a new session of the owners, who receive, and of neutral servers and dealer."""
+        return Session(
             id=new_nonce(),
-            program=program,
+            program=self.program,
             options=self.options(),
             dealer=_NEUTRAL[0],
             servers=_NEUTRAL[1:],
             owners={name: name for name in self.sides},
             receivers=tuple(self.sides),
-            parties=parties,
+            parties={
+                name: Party(fingerprint=identity.fingerprint, address="localhost:1")
+                for name, identity in identities.items()
+            },
         )
-        paid = {name: given.get(name) or self._new_account(name) for name in self.sides}
-        # The links are not sealed: all parties are one process.
-        cables = _Cables(session)
-        with TemporaryDirectory() as folder, ThreadPoolExecutor(len(keys)) as pool:
-
-            def part(name: str) -> Outcome:
-                links = cables.of(name)
-                # Also an error before the links are used, which `take_part` does not tell.
-                with told(name, session.parties, links):
-                    own = Path(folder, name)
-                    own.mkdir()
-                    return take_part(
-                        session,
-                        name,
-                        lambda: nullcontext(links),
-                        own,
-                        tables={name: ready[name]} if name in ready else {},
-                        account=paid.get(name),
-                        identity=keys[name],
-                    )
-
-            running = {name: pool.submit(part, name) for name in keys}
-            errors = [error for one in running.values() if (error := one.exception())]
-            # A party that stops ends the others, whose errors are no cause.
-            for error in sorted(errors, key=lambda one: isinstance(one, Stopped)):
-                raise error
-            found = program.found(running[next(iter(self.sides))].result().results)
-            return replace(found, ran=Ran(session, in_process=True, charged=bool(given)))
 
     def _accounts(
         self,
@@ -178,6 +154,11 @@ class LinkedTable:
         if accounts is not None:
             if ledger is not None:
                 raise PlanError("accounts must be given without a ledger; leave one of them out.")
+            if strange := set(accounts) - set(self.sides):
+                raise PlanError(
+                    f"accounts must be of {', '.join(self.sides)}, got {sorted(strange)}; a "
+                    "ledger would not be charged."
+                )
             return accounts
         # On use, since a party's command needs no estimator.
         from cloister.estimators.release import account_of
@@ -192,31 +173,58 @@ class LinkedTable:
         return Account(ledger, name)
 
 
-_NEUTRAL = ("desk-dealer", "desk-server-0", "desk-server-1")
+def _run(
+    session: Session,
+    identities: Mapping[str, Identity],
+    ready: Mapping[str, Prepared],
+    paid: Mapping[str, Account],
+) -> Mapping[str, Outcome]:
+    """Run all parties of a session in threads, and return the outcome of each."""
+    ends = _links(session)
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(len(identities)) as pool:
+
+        def part(name: str) -> Outcome:
+            # Also an error before the links are used, which `take_part` does not tell.
+            with told(name, session.parties, ends[name]):
+                own = Path(folder, name)
+                own.mkdir()
+                return take_part(
+                    session,
+                    name,
+                    lambda: nullcontext(ends[name]),
+                    own,
+                    tables={name: ready[name]} if name in ready else {},
+                    account=paid.get(name),
+                    identity=identities[name],
+                )
+
+        running = {name: pool.submit(part, name) for name in identities}
+        errors = [error for one in running.values() if (error := one.exception())]
+        if errors:
+            # A party that stops ends the others, whose errors are no cause.
+            raise min(errors, key=lambda one: isinstance(one, Stopped))
+        return {name: one.result() for name, one in running.items()}
 
 
-class _Cables:
-    """Links between all parties of a session in one process."""
-
-    def __init__(self, session: Session) -> None:
-        self._ends: dict[tuple[str, str], Link] = {}
-        pairs = {(a, b) for a in session.parties for b in session.peers_of(a) if a < b}
-        for one, other in pairs:
-            self._ends[one, other], self._ends[other, one] = local_links(_PATIENCE)
-
-    def of(self, name: str) -> Mapping[str, Link]:
-        """Return the ends of a party."""
-        return {there: end for (here, there), end in self._ends.items() if here == name}
+def _links(session: Session) -> Mapping[str, Mapping[str, Link]]:
+    """Return each party's ends of links to its peers; not sealed, since all are one process."""
+    ends: dict[str, dict[str, Link]] = {name: {} for name in session.parties}
+    for name in ends:
+        for peer in session.peers_of(name):
+            if name < peer:
+                ends[name][peer], ends[peer][name] = local_links(_PATIENCE)
+    return ends
 
 
 def _plain(value: Any) -> Any:
-    """Return a frozen value as JSON-able options, without those at their defaults."""
-    if isinstance(value, tuple):
+    """Return a value as JSON-able options, those of a frozen value without its defaults."""
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
-    if not hasattr(value, "__dataclass_fields__"):
+    if not is_dataclass(value):
         return value
-    return {
-        one.name: _plain(getattr(value, one.name))
-        for one in fields(value)
-        if getattr(value, one.name) != one.default
-    }
+    kind = {"kind": value.kind} if isinstance(value, Analysis) else {}
+    given = {one.name: getattr(value, one.name) for one in fields(value)}
+    usual = {one.name: one.default for one in fields(value)}
+    return kind | {name: _plain(part) for name, part in given.items() if part != usual[name]}

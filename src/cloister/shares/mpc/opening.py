@@ -86,6 +86,11 @@ class NoiseOnShares:
         multiplier = gaussian_noise_multiplier(self.epsilon, self.delta)
         return lattice_sigma(multiplier * sqrt(self.rounds), self.sensitivity)
 
+    @property
+    def released_sigma(self) -> float:
+        """Standard deviation of the noise of both servers together, lattice steps."""
+        return sqrt(2) * self.sigma
+
     def event(self) -> RepeatedEvent:
         """Return the cost of all rounds, with the noise of one server only."""
         # The other server may be corrupted and know its own draw.

@@ -18,7 +18,7 @@ Opening = Literal["label", "exact", "private"]
 private release**. "private": noise was added on the shares, and the owners' ledgers are charged.
 """
 Names = Annotated[tuple[str, ...], Rule("all different", lambda all_: len(set(all_)) == len(all_))]
-"""Names of tables."""
+"""Different names, such as those of tables."""
 
 
 # Values, so that all parties can compare them by the digest of their session.

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from cloister.shares.linking.columns import Column, Side, prepare
+from cloister.shares.linking.columns import Column, Side
 from cloister.shares.linking.keys import Part
+from cloister.shares.linking.rows import prepare
 from cloister.shares.mpc import run_here
 from cloister.shares.mpc.material import Sharing
 

@@ -101,7 +101,30 @@ def test_a_row_beside_another_owners_row_changes_each_sum_by_at_most_its_bound(
     assert (found[0] > 0.99) == (moved or how == "inner")
 
 
-def test_a_column_that_is_1_for_all_complete_persons_is_in_no_model() -> None:
-    given = {"kind": "correlation", "of": ("x", "has_B")}
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kind": "correlation", "of": ("x", "has_B")},
+        {"kind": "logistic", "of": ("x",), "target": "has_B"},
+        {"kind": "linear", "of": ("x",), "target": "has_B"},
+    ],
+)
+def test_a_column_that_is_1_for_all_complete_persons_is_in_no_model(given: Any) -> None:
     with pytest.raises(PlanError, match="'has_B' must be in tables, or the groups of means, only"):
         replace(program("left"), analyses=(given,))
+
+
+@pytest.mark.parametrize("kind", ["linear", "logistic"])
+def test_a_target_predicts_not_itself(kind: str) -> None:
+    given = {"kind": kind, "of": ("x", "shop"), "target": "shop"}
+    with pytest.raises(PlanError, match="'shop' must be named once; a target is no predictor"):
+        replace(program("inner"), analyses=(given,))
+
+
+def test_a_column_with_the_name_of_who_is_there_is_refused() -> None:
+    """It would be counted in place of that category, or the category in its place."""
+    one = program("left")
+    sides = {**one.sides, "A": {**one.sides["A"], "columns": ({"name": "has_B", "high": 1.0},)}}
+    with pytest.raises(PlanError, match="'has_B' must be one owner's; rename it"):
+        replace(one, sides=sides, analyses=())
+    assert replace(one, sides=sides, analyses=(), how="inner").frame.column("has_B").high == 1.0

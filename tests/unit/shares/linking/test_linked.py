@@ -179,7 +179,8 @@ def test_k_means_takes_the_steps_of_the_clear_one() -> None:
     given = {"kind": "kmeans", "of": ("x", "z"), "n_clusters": 3, "iterations": 3}
     program = linked(given, **NEARLY_EXACT)
     (answer,) = released(program, tables).answers
-    model = program._analyses[0].program(program.frame, program._budgets[0], 1, 9, 9)
+    one, budget = program.funded["1"]
+    model = one.program(program.frame, budget, 9, 9)  # type: ignore[attr-defined]
     centres = np.array(model.centres)
     rows = np.column_stack([2 * whole.x - 1, (whole.z - 1) / 2]) * 4095 / 4096
     for _ in range(3):
@@ -222,7 +223,7 @@ def test_answers_are_shown_as_those_of_other_results() -> None:
 def test_a_file_with_the_first_name_of_n_clusters_is_read() -> None:
     given = {"kind": "kmeans", "of": ("x", "z")}
     first, now = (linked({**given, name: 3}) for name in ("clusters", "n_clusters"))
-    assert first._analyses == now._analyses
+    assert first.funded == now.funded
 
 
 @pytest.mark.parametrize("how", ["left", "outer"])
@@ -356,7 +357,7 @@ def test_no_item_of_material_is_larger_than_planned(
     monkeypatch.setattr(view, "_MOST_BITS", 1 << 9)  # small, as it is beside a million rows
     program = linked(given, **NEARLY_EXACT)
     released(program, frames(310, 300, 1.0))
-    planned = program._analyses[0].item(program.frame) * program._most_kept
+    planned = program.funded["1"][0].item(program.frame) * program._most_kept
     assert planned / 2 < max(sizes) <= planned
 
 
@@ -438,6 +439,7 @@ def test_a_server_that_takes_off_its_noise_has_one_draw_left_in_every_number() -
     [
         ('"of": ["x"]', '"columns": ["x"]', "columns"),
         ('"high": 1.0', '"hihg": 1.0', "hihg"),
+        ('"width": 11', '"wdith": 11', "wdith"),
         ('"how": "inner"', '"hwo": "inner"', "hwo"),
     ],
 )

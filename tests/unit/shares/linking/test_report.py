@@ -126,7 +126,7 @@ def test_a_charged_run_says_so_and_a_withheld_answer_too(tmp_path: Path) -> None
     few = asked(ALL[:1], least_matches=5000)
     few.run_here(records(), {"crm": Account(ledger, "people")}).report(tmp_path / "few.html")
     text = text_of((tmp_path / "few.html").read_text(encoding="utf-8"))
-    assert "Each owner's ledger was charged this cost once" in text
+    assert "Each ledger that was given to this run was charged its cost once" in text
     assert "All answers are withheld, since fewer than 5000 were counted." in text
     assert "means of z, group: means" not in text
 
@@ -175,3 +175,12 @@ def test_a_plan_tells_the_widths_that_are_released() -> None:
     # The interval allows for an unknown size, so it is a little wider than the noise at its centre.
     assert ((means.high - means.low)[known] / 2 < 1.5 * most / sizes.values[known]).all()
     assert "is not known" in of_correlation
+
+
+def test_a_question_for_the_size_alone_withholds_nothing(tmp_path: Path) -> None:
+    found = asked((), least_matches=300).run_here(records())
+    assert found.answers == ()
+    assert not found.withheld
+    assert not [*found.remarks()]
+    found.report(tmp_path / "size.md")
+    assert "withheld" not in (tmp_path / "size.md").read_text(encoding="utf-8")

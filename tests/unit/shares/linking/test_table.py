@@ -34,12 +34,12 @@ from cloister.shares.linking import (
     Part,
     Side,
     Table,
-    columns,
+    rows,
     table,
 )
-from cloister.shares.linking.columns import prepare
 from cloister.shares.linking.keys import tags
 from cloister.shares.linking.plan import warnings_for
+from cloister.shares.linking.rows import prepare
 from cloister.shares.mpc.dealer import Dealer
 from cloister.shares.mpc.ending import Stopped
 from cloister.shares.mpc.parties import Account
@@ -94,6 +94,8 @@ def test_a_desk_charges_a_ledger_or_warns_that_none_counts(tmp_path: Path) -> No
         asked.run_here(tables(), ledger=path, dataset="clients")
     with pytest.raises(PlanError, match="dataset is required"):
         asked.run_here(tables(), ledger=path)
+    with pytest.raises(PlanError, match=r"accounts must be of crm, cards, got \['crn'\]"):
+        asked.run_here(tables(), {"crn": Account(Ledger(path), "clients")})
     with pytest.raises(PlanError, match="without a ledger"):
         asked.run_here(tables(), {}, ledger=path)
     say_uncounted.cache_clear()
@@ -172,7 +174,7 @@ def test_a_party_that_stops_ends_all_others_with_the_class_of_its_error(
     monkeypatch.setattr(table, "_PATIENCE", 60.0)
     monkeypatch.setattr(table, "take_part", recorded)
     places: dict[str, tuple[Any, str]] = {
-        "tags": (columns.Prepared, "tagged"),
+        "tags": (rows.Prepared, "tagged"),
         "account": (Account, "reserve"),
         "deal": (Dealer, "_deal"),
         "join": (Linked, "run"),
@@ -367,7 +369,7 @@ def test_two_keys_with_one_tag_stop_no_run(monkeypatch: pytest.MonkeyPatch) -> N
         found[3] = found[9]
         return found
 
-    monkeypatch.setattr(columns, "tags", collides)
+    monkeypatch.setattr(rows, "tags", collides)
     table = ready.tagged(b"k" * 32, "s")
     assert len(np.unique(table[:, 0])) == 310
     assert (table[:, 1] & np.uint64(1)).sum() == 49
@@ -379,3 +381,13 @@ def test_columns_are_rounded_to_levels_of_their_width() -> None:
     assert Column(name="g", categories=tuple("abcde")).width == 3
     assert sides(9)[0].fields[1].bit == 3
     assert SECOND[1].top == 4095
+
+
+def test_exactly_the_accepted_share_of_the_rows_may_be_left_out() -> None:
+    """29 of 100 rows are 0.29, though 0.29 times 100 is a float below 29."""
+    side = sides(100)[0]
+    keys = [(str(i),) for i in range(71)]
+    ready = rows.Prepared(side, keys, side.packed(np.zeros((71, 2))), no_key=29)
+    ready.refuse_loss("crm", 0.29)
+    with pytest.raises(DataError, match=r"accept it with --max-loss 0\.29 "):
+        ready.refuse_loss("crm", 0.28)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import sqrt
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -133,7 +132,7 @@ class KMeansOnShares(Training, Budgeted):
     @property
     def _least_count(self) -> int:
         """Smallest count of a cluster that moves its centre, lattice steps."""
-        return ONE + (round(sqrt(2) * self.noise.sigma) if self.noise else 0)
+        return ONE + (round(self.noise.released_sigma) if self.noise else 0)
 
     @property
     def _most_count(self) -> float:
