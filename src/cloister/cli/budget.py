@@ -95,8 +95,7 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
                 accounting.epsilon(job.charged, cap.delta),
             )
             for job in ledger.jobs(dataset)
-            # A recovered job has no round; other jobs without one were charged nothing.
-            if job.is_open or job.charged.events
+            if job.counts
         )
         headings = (
             "job",
