@@ -366,7 +366,11 @@ def test_a_result_is_shown_and_reported_with_where_its_noise_came_from(
     folder.mkdir(parents=True)
     result.save(folder / "model.json")
     report = home.folder / "report.html"
-    document = shown("result", job, "--report", str(report))
+    (folder / "model.json.signed").write_text("{}")
+    kept = home.folder / "kept"
+    document = shown("result", job, "--report", str(report), "--out", str(kept))
+    for name in ("model.json", "model.json.signed"):
+        assert (kept / name).read_bytes() == (folder / name).read_bytes()
     assert document["noise"] == AGGREGATOR_NOISE
     assert document["results"].keys() == result.results.keys()
     page = report.read_text(encoding="utf-8")

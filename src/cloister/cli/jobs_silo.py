@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -185,6 +186,9 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]
             "verification": (found.outcome, found.sentence),
         }
     show_federated(result, out, args.report, args.out, **about)
+    if args.out:
+        for signed in path.parent.glob(f"{MODEL}*"):  # its bytes, and the signature over them
+            shutil.copyfile(signed, args.out / signed.name)
     out.say(f"model    {path}")
     return {
         "job": job.id,
