@@ -148,6 +148,8 @@ def test_what_a_reader_writes_is_verified_with_the_signatures_of_the_silos(
     files = [str(model.with_name(MODEL + SUFFIX)) for model in models]
     assert main(["verify", str(written)]) == CODES["not verifiable"]
     assert main(["verify", str(written), "--signed", *files]) == CODES["verified"]
+    folders = [str(model.parent) for model in models]
+    assert main(["verify", str(written), "--signed", *folders]) == CODES["verified"]
 
 
 def test_a_report_names_the_model_to_verify(

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 _PARTS = ("value", "value_low", "value_high", "value_population_low", "value_population_high")
 _LOCAL = "exact counts, for the owner of the file alone"
+_COUNTED = {
+    "persons": "persons",
+    "places": "public number of places",
+    "no_key": "rows without a key",
+    "repeated": "rows after the first of a key",
+    "differing": "of these, other than the first",
+    "beyond": "rows of a further key of a person",
+    "incomplete": "rows with a missing or unreadable cell",
+}
+"""The counts of a table in words; programs read their names."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +137,7 @@ def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
             "beyond": ready.beyond,
             "incomplete": ready.incomplete,
         }
-        out.pairs(*((f"{table} {name}", str(count)) for name, count in counts.items()))
+        out.pairs(*((f"{table}, {_COUNTED[name]}", f"{n:,}") for name, n in counts.items()))
         ready.refuse_loss(table, args.max_loss)
         document[table] = counts
         freeze(session, ready, settings.keys)
