@@ -318,9 +318,7 @@ def test_toml_text_reads_back_to_an_equal_schema(names: list[str], data: st.Data
     assert again.digest() == made.digest()
 
 
-@given(
-    low=st.dates(date(1900, 1, 1), date(2100, 1, 1)), years=st.floats(0.5, 90, allow_nan=False)
-)
+@given(low=st.dates(date(1900, 1, 1), date(2100, 1, 1)), years=st.floats(0.5, 90, allow_nan=False))
 def test_bounds_of_a_date_are_written_as_days_and_read_back(low: date, years: float) -> None:
     import tomllib
 
