@@ -284,7 +284,7 @@ class Ledger:
             the clock of this machine. It has the delta and the split of the data set, and does not
             increase other caps.
         task : str
-            What is computed, for :meth:`tasks`; it is no part of the chain.
+            The name of the task, for :meth:`tasks`; it is no part of the chain.
 
         Raises
         ------
@@ -808,7 +808,7 @@ class Ledger:
             return tuple(job.record() for job in jobs if dataset in (None, job.dataset))
 
     def tasks(self) -> dict[str, str]:
-        """Return what each job computed, as noted at its reservation; earlier versions did not."""
+        """Return the task of each job, if one was given with its reservation."""
         with self._transaction() as connection:
             known = connection.execute(ledger_file.HAS_TASKS).fetchone()
             rows = connection.execute(ledger_file.ALL_TASKS) if known else ()
