@@ -276,6 +276,7 @@ def test_a_policy_that_cannot_allow_anything_is_a_warning(
         "peers",
         "analysts",
     }
+    assert "policy.tasks" not in checked(capsys, home(policy={"secure_programs": ["linked"]}))
     policy = {"tasks": ["count"], "max_epsilon_per_job": 4.0, "columns": ["y"]}
     found = checked(capsys, home(policy=policy))
     assert found["policy.max_epsilon_per_job"][:2] == ("warn", "4 is above cap_epsilon=3")

@@ -26,7 +26,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     ledger = Ledger("ledger.db")
     ledger.open_dataset("ward", cap=Budget(1.0, 1e-6))
-    ledger.reserve(dataset="ward", study="s", job="j", events=RepeatedEvent(ROUND, 2))
+    ledger.reserve(dataset="ward", study="s", job="j", events=RepeatedEvent(ROUND, 2), task="t1")
     ledger.commit(job="j", round=0, event=ROUND, frame=b"frame", request=b"ask")
     ledger.secret("j")
     ledger.countersigned(ledger.head(), {"ed25519:aa": b"signature"})
@@ -42,9 +42,11 @@ def test_the_cap_of_a_study_is_changed_and_shown(file: Path, capsys: Said) -> No
     assert main(["budget", "show", "ledger.db"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "cap of study 's' epsilon=0.8" in said
+    assert " j t1 s " in said
     assert main(["budget", "show", "ledger.db", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["datasets"]["ward"]["study_epsilons"] == {"s": 0.8}
+    assert shown["tasks"] == {"j": "t1"}
 
 
 def test_a_changed_lifetime_cap_says_what_to_set_at_the_silo(file: Path, capsys: Said) -> None:

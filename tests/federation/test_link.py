@@ -195,6 +195,8 @@ def test_an_owner_checks_its_file_alone(folder: Path, capsys: pytest.CaptureFixt
     with Path("crm.csv").open("a") as file:
         file.write("12,gold\n0000000012,plain\n,gold\n")
     asked = ["link", "check", "session.json", "--as", "bank", "--settings", "bank.toml"]
+    assert main([*asked, "--data", "crm=crm.csv"]) == 0
+    assert "crm, rows without a key" in capsys.readouterr().out
     assert main([*asked, "--data", "crm=crm.csv", "--json"]) == 0
     counts = json.loads(capsys.readouterr().out)["crm"]
     assert counts == {

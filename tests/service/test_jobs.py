@@ -299,7 +299,7 @@ def test_a_job_ends_as_soon_as_too_many_declined(make: Make) -> None:
     coordinator.decide(other, b="no.", c="no.")
     declined = coordinator.job(other)
     assert declined.state == "declined"
-    assert declined.reason.startswith("at most 1 of 3 silos can still approve, but the plan requ")
+    assert declined.reason.startswith("b: no; c: no; at most 1 of 3 silos can still approve, but")
     assert "a: " not in declined.reason
     told = {silo for silo, of, status, _ in coordinator.streams.ends if of == other}
     assert told == {*"abc"}, "these silos release their reservations"

@@ -209,6 +209,12 @@ def test_approval_waits_for_the_agent(home: Home, shown: Shown) -> None:
     assert shown("list")["jobs"][0]["state"] == "accepted"
 
 
+def test_the_list_says_why_a_job_waits_or_ended(home: Home, shown: Shown) -> None:
+    job = home.receive(home.plan())
+    home.store.move(job, lifecycle.CLOSES[State.CANCELLED], reason="silo-1: not now")
+    assert shown("list")["jobs"][0]["reason"] == "silo-1: not now"
+
+
 def test_under_the_group_mask_approval_needs_a_word_on_the_noise(
     home: Home, shown: Shown, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -366,7 +372,11 @@ def test_a_result_is_shown_and_reported_with_where_its_noise_came_from(
     folder.mkdir(parents=True)
     result.save(folder / "model.json")
     report = home.folder / "report.html"
-    document = shown("result", job, "--report", str(report))
+    (folder / "model.json.signed").write_text("{}")
+    kept = home.folder / "kept"
+    document = shown("result", job, "--report", str(report), "--out", str(kept))
+    for name in ("model.json", "model.json.signed"):
+        assert (kept / name).read_bytes() == (folder / name).read_bytes()
     assert document["noise"] == AGGREGATOR_NOISE
     assert document["results"].keys() == result.results.keys()
     page = report.read_text(encoding="utf-8")

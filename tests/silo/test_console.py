@@ -229,6 +229,7 @@ def test_the_owner_declines_with_a_reason(home: Home, owner: TestClient) -> None
     path = f"/jobs/{home.receive(home.plan())}"
     form = {"csrf": token(owner, path), "reason": "not <b>this</b> year"}
     assert "not &lt;b&gt;this&lt;/b&gt; year" in owner.post(f"{path}/deny", data=form).text
+    assert "not &lt;b&gt;this&lt;/b&gt; year" in owner.get("/").text  # the list has it, too
     again = owner.post(f"{path}/deny", data=form)
     assert again.status_code == 409
     assert "cannot be" in again.text

@@ -45,6 +45,17 @@ def test_each_step_is_the_total_cost_with_its_job() -> None:
     assert history.line in history.area
 
 
+def test_a_job_that_ended_before_its_first_round_is_not_shown_as_charged() -> None:
+    ledger = ledger_with(2)
+    declined, kept = (job.job for job in ledger.jobs("toy"))
+    ledger.close(declined)
+    history = history_of(ledger.jobs("toy"), ledger.limits("toy"), NOW)
+    assert history is not None
+    assert [step.job for step in history.steps] == [kept]
+    ledger.close(kept)
+    assert history_of(ledger.jobs("toy"), ledger.limits("toy"), NOW) is None
+
+
 def test_old_jobs_are_in_the_level_of_the_first_step_and_a_wrong_clock_draws() -> None:
     ledger = ledger_with(43)
     jobs = ledger.jobs("toy")

@@ -138,6 +138,17 @@ def test_under_another_schema_nothing_is_compared(home: Home) -> None:
     assert not news(asked)
 
 
+def test_the_policy_of_today_is_not_applied_to_a_job_that_has_ended(home: Home) -> None:
+    job = home.receive(planned(home))
+    assert dict(read(home, job).facts).keys() >= {"policy", "ledger"}
+    home.store.move(
+        job, lifecycle.CLOSES[State.CANCELLED], reason="silo-1: not now", by="coordinator"
+    )
+    facts = dict(read(home, job).facts)
+    assert facts["because"] == "silo-1: not now"
+    assert not {"policy", "ledger", "standing rule"} & facts.keys()
+
+
 @pytest.mark.parametrize(
     ("state", "by", "said"),
     [

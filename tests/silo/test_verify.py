@@ -12,12 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister.app.release import Release
+from cloister.app.files import write_release
+from cloister.app.release import Release, words_file
 from cloister.cli import main
 from cloister.cli.verify import CODES
 from cloister.core.errors import DataError
 from cloister.federation.release_signatures import SUFFIX
 from cloister.federation.silo.agent import MODEL
+from cloister.privacy.noise import DiscreteNoise
 from cloister.shares.inference.export import to_sklearn
 from cloister.testing import toy_federation
 
@@ -132,6 +134,22 @@ def test_signatures_may_be_given_one_by_one(
     each = [word for file in files for word in ("--signed", file)]
     assert main(["verify", str(released[0]), *each, "--json"]) == CODES["verified"]
     assert json.loads(capsys.readouterr().out)["signatures"]["valid"] == len(files)
+
+
+def test_what_a_reader_writes_is_verified_with_the_signatures_of_the_silos(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DiscreteNoise, "label", "a double")  # the silos' here
+    plan, identities = toy_federation(profile="pairwise")
+    silos = federation(tmp_path / "job", plan, identities)
+    models = [silo.site.folder / "results" / plan.run_id / MODEL for silo in silos.values()]
+    published = json.loads(words_file(models[0]).read_bytes())
+    written = write_release(Release.from_dict(published), tmp_path)["model"]
+    files = [str(model.with_name(MODEL + SUFFIX)) for model in models]
+    assert main(["verify", str(written)]) == CODES["not verifiable"]
+    assert main(["verify", str(written), "--signed", *files]) == CODES["verified"]
+    folders = [str(model.parent) for model in models]
+    assert main(["verify", str(written), "--signed", *folders]) == CODES["verified"]
 
 
 def test_a_report_names_the_model_to_verify(

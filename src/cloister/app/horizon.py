@@ -253,12 +253,14 @@ class Horizon:
         """Return the root mean square noise of a count in records, for each of `families`.
 
         Windows that are as long as the horizon are left out: they are all records so far.
-        It is that of a count to which a record adds the largest word of the task. The last entry
-        is that of all records counted anew in every period, by jobs with equal shares of the
-        budget.
+        It is that of the counts of the first block, to each of which a record adds the same word.
+        The last entry is that of all records counted anew in every period, by jobs with equal
+        shares of the budget.
         """
         block, encoding = self.plan.blocks(0)[0], self.encoding
-        unit = self.noise_std(block) / sqrt(block.l2_squared * encoding.sensitivity_squared)
+        # Of k equal words, the squared norm over the norm is one word.
+        word = block.l2_squared / block.l1
+        unit = self.noise_std(block) / word / sqrt(encoding.sensitivity_squared)
         found = {
             name: unit * float(np.sqrt((encoding.noises(asked) ** 2).mean()))
             for name, asked in self.families.items()

@@ -63,6 +63,7 @@ class Account:
             events=events or plan.events(),
             content=content,
             confirm_same_content=self.confirm_same_content,
+            task=plan.task.name,
         )
 
     def close(self, plan: Plan) -> None:

@@ -22,7 +22,7 @@ from cloister.core.plain import plain
 from cloister.hazmat.ring import from_bytes
 from cloister.privacy import accounting
 from cloister.privacy.events import Event, event_from_dict, mechanism_counts
-from cloister.privacy.noise import SILOS_NOISE
+from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import SUMS_FORMAT, Progress, ReleasedSum, results_at, words_of
 from cloister.protocol.task import Classifier, Regressor, Task, Transformer
@@ -244,7 +244,8 @@ def of_sums(plan: Plan, rounds: Iterable[Mapping[str, Any]]) -> Release:
     progress = Progress(plan)
     for done in sums_of(plan, rounds):
         progress.receive(done.words, done.survivors)
-    return release_of(plan, progress.states, progress.sums, SILOS_NOISE)
+    # With the label of its silos, so that the file of a reader is the one that they signed.
+    return release_of(plan, progress.states, progress.sums, DiscreteNoise.label)
 
 
 _version = cache(version)

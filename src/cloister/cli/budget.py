@@ -66,6 +66,7 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     out.say(f"ledger {args.ledger}: every entry verified, head {ledger.head()}")
     # The remaining budget does not cover all releases of the data.
     out.say(NOT_COUNTED)
+    tasks = ledger.tasks()
     for dataset in ledger.datasets():
         cap, limits = ledger.cap(dataset), ledger.limits(dataset)
         # Per noise distribution: a single epsilon would hide that one of them is used up.
@@ -87,6 +88,7 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
         rows = tuple(
             (
                 job.job,
+                tasks.get(job.job, ""),
                 job.study,
                 job.reserved_at[:10],
                 "open: all reserved" if job.is_open else "closed",
@@ -95,11 +97,11 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
                 accounting.epsilon(job.charged, cap.delta),
             )
             for job in ledger.jobs(dataset)
-            # A recovered job has no round; other jobs without one were charged nothing.
-            if job.is_open or job.charged.events
+            if job.counts
         )
         headings = (
             "job",
+            "task",
             "study",
             "reserved on",
             "state",
@@ -109,7 +111,7 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
         )
         out.table(Table("Jobs; costs compose, so they do not add up", headings, rows))
     totals = {name: value for name, value in ledger.export().items() if name != "entries"}
-    return {"ledger": args.ledger, **totals}
+    return {"ledger": args.ledger, **totals, "tasks": tasks}
 
 
 def _of_study(ledger: Ledger, dataset: str, study: str) -> str:

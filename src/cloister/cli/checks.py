@@ -191,7 +191,7 @@ def _schema(settings: SiloSettings) -> Iterator[Check]:
 def _policy(settings: SiloSettings) -> Iterator[Check]:
     policy = settings.policy
     hint = "set it under [policy], unless you want to refuse every job."
-    if not policy.tasks:
+    if not (policy.tasks or policy.secure_programs):
         yield warn("policy.tasks", "no task is allowed", hint)
     if policy.max_epsilon_per_job is None:
         yield warn("policy.max_epsilon_per_job", "no epsilon is allowed", hint)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Callable
+from textwrap import shorten
 from typing import Any
 
 from cloister.app.coefficients import coefficients_of
@@ -37,11 +39,23 @@ from cloister.federation.verification import verify_release
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.lifecycle import ACCEPT, DENY, WITHDRAW, SiloState, Step
 
+_WHY = 72  # characters of a reason in the list; 'jobs show' has all of it
+
 
 def _list(_: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     jobs = site.store().jobs()
-    rows = tuple((job.id, job.state, asker(job), priced(job), job.received_at) for job in jobs)
-    headings = ("job", "state", "proposed by", "task and epsilon", "received")
+    rows = tuple(
+        (
+            job.id,
+            job.state,
+            asker(job),
+            priced(job),
+            job.received_at,
+            shorten(job.reason, _WHY, placeholder=" …"),
+        )
+        for job in jobs
+    )
+    headings = ("job", "state", "proposed by", "task and epsilon", "received", "because")
     out.table(Table(f"Jobs at {site.settings.name}", headings, rows))
     # A job without a decision delays all its silos.
     if waiting := sum(job.state == SiloState.WAITING for job in jobs):
@@ -51,7 +65,7 @@ def _list(_: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
         )
     if limits := site.policy.rules.standing_limits(site.settings.cap_epsilon):
         out.paragraph(limits)
-    keys = ("state", "received_at")
+    keys = ("state", "reason", "received_at")
     described = [{"job": job.id, **{key: getattr(job, key) for key in keys}} for job in jobs]
     return {"silo": site.settings.name, "jobs": described}
 
@@ -185,6 +199,9 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]
             "verification": (found.outcome, found.sentence),
         }
     show_federated(result, out, args.report, args.out, **about)
+    if args.out:
+        for signed in path.parent.glob(f"{MODEL}*"):  # its bytes, and the signature over them
+            shutil.copyfile(signed, args.out / signed.name)
     out.say(f"model    {path}")
     return {
         "job": job.id,

@@ -178,7 +178,7 @@ def add_plan_arguments(
         type=int,
         default=0,
         metavar="M",
-        help="fewest silos in a round (default: a majority)",
+        help="fewest silos in a round (default: a majority, or the threshold of pairwise masks)",
     )
 
 

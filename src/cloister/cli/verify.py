@@ -91,7 +91,8 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         raise PlanError(f"{args.model.name!r} is a report for people; verify {str(beside)!r}.")
     found = verify_release(
         args.model,
-        signatures=args.signed or (),
+        # As the model, each may be given by the folder of a silo's result.
+        signatures=[one / (MODEL + SUFFIX) if one.is_dir() else one for one in args.signed or ()],
         signers=args.signers,
         pins=pins_of(args.pins) if args.pins else None,
         tasks=task_of_model(args),

@@ -65,10 +65,11 @@ def history_of(jobs: Sequence[JobRecord], limits: Limits, now: datetime) -> Hist
     Parameters
     ----------
     jobs : sequence of JobRecord
-        All jobs of the data set, oldest first.
+        All jobs of the data set, oldest first; those that cost nothing are left out.
     now : datetime
         With a time zone; the end of the picture.
     """
+    jobs = [job for job in jobs if job.counts]
     if not jobs:
         return None
     first = max(0, len(jobs) - _SHOWN)

@@ -52,7 +52,11 @@ def silo_app(site: Site) -> Starlette:
         waiting = [row for row in jobs if row[0].state == SiloState.WAITING]
         rest = [row for row in jobs if row[0].state != SiloState.WAITING]
         gauge, history = _budget(site)
-        values = {"gauge": gauge, "history": history, "known": {job.id for job, *_ in jobs}}
+        values = {
+            "gauge": gauge,
+            "history": history,
+            "known": {job.id: price for job, _, price in jobs},
+        }
         standing = site.policy.rules.standing_limits(site.settings.cap_epsilon)
         return shown(request, "overview", waiting=waiting, rest=rest, standing=standing, **values)
 

@@ -522,7 +522,8 @@ class Tally:
             out_of_range_share=float(self._outside[j] / max(self._rows, 1)),
             lost=lost,
             lost_values=tuple(values),
-            constant=bool(self._low[j] == self._high[j]),
+            # What is not understood may be another value.
+            constant=bool(self._low[j] == self._high[j]) and not wrong,
             cause=cause,
             remedy=remedy,
             needed=bool(self._rules.used[j]),

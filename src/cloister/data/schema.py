@@ -44,7 +44,7 @@ _WORD_LISTS = ("values", "levels")  # other headers of the categories in codeboo
 _OTHER_TYPES = {  # names of the types in codebooks
     **dict.fromkeys(("numeric", "float", "decimal", "continuous"), "number"),
     **dict.fromkeys(("int", "count"), "integer"),
-    **dict.fromkeys(("bool", "binary", "yes/no"), "boolean"),
+    **dict.fromkeys(("bool", "binary", "yes/no", "yes-no"), "boolean"),
     **dict.fromkeys(("nominal", "ordinal", "categorical", "factor"), "category"),
 }
 _MOST_ITEMS = 10_000  # of a catalogue, since each item takes 4 bytes of every record
@@ -796,7 +796,15 @@ def _toml_keys(column: Column) -> dict[str, Any]:
         del values[key]
     if column.step is None:
         del values["step"]
+    if column.type == "date":
+        values |= {key: _day_or_years(values[key]) for key in ("min", "max")}
     return {key: value for key, value in values.items() if value or key not in _OF_FILES}
+
+
+def _day_or_years(bound: float) -> date | float:
+    """Return the bound of a date as a day, if that is the same bound."""
+    day = nearest_day(bound)
+    return day if _as_bound(day, "date") == bound else bound
 
 
 def _is_mapping(value: Any) -> bool:

@@ -161,12 +161,14 @@ class KeyFolder:
     def _open_to_others(self) -> Iterator[str]:
         if is_open_to_others(self.path, 0o022):
             yield f"others may write into the folder of keys {str(self.path)!r}; chmod 700 it."
-        for name in ("identity.key", "tls.key"):
-            if is_open_to_others(self.file(name)):
-                yield (
-                    f"others may read the key {str(self.file(name))!r}; chmod 600 it, and make new "
-                    "keys if others had an account here."
-                )
+        keys, of_connections = [self.file("identity.key")], self.path / "tls.key"
+        if of_connections.exists():  # whoever dials no coordinator has no certificate
+            keys.append(of_connections)
+        for key in filter(is_open_to_others, keys):
+            yield (
+                f"others may read the key {str(key)!r}; chmod 600 it, and make new keys if others "
+                "had an account here."
+            )
 
     def identity(self) -> Identity:
         """Return the signing key."""

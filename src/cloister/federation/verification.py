@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from cloister.app.files import MODEL
 from cloister.app.release import MODEL_FORMAT, plan_of_model, words_file
 from cloister.app.replay import contradiction
 from cloister.core.errors import DataError, PlanError
@@ -132,7 +133,7 @@ def _counted(
             "released words; nobody can check the records behind them."
         )
     elif not files:
-        why = "unsigned; request signatures from the silos."
+        why = f"unsigned; request {MODEL + SUFFIX} from the silos, and give them with --signed."
     elif len(valid) < found.needed:
         why = f"{found.needed} silos must have signed it; give their files with --signed."
     # Models of two silos may differ in versions and last digits, so that a silo signs the words,

@@ -189,6 +189,12 @@ class JobRecord:
     tariff: PricingRule
     cost: Cost
 
+    @property
+    def counts(self) -> bool:
+        """False for a job that ended before its first round, such as a declined one."""
+        # A recovered job has no round, but its whole reservation is charged.
+        return self.is_open or bool(self.charged.events)
+
 
 def canonical(value: Any) -> str:
     """Return the canonical JSON text of a value: sorted keys, no spaces, ASCII, no NaN."""

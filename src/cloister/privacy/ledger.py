@@ -266,6 +266,7 @@ class Ledger:
         content: bytes | None = None,
         confirm_same_content: bool = False,
         year_epsilon: float | None = None,
+        task: str = "",
     ) -> None:
         """Reserve the whole cost of a job, which counts as spent until the job is closed.
 
@@ -282,6 +283,8 @@ class Ledger:
             Cap for the data set's jobs that are reserved in the current calendar year, in UTC by
             the clock of this machine. It has the delta and the split of the data set, and does not
             increase other caps.
+        task : str
+            The name of the task, for :meth:`tasks`; it is no part of the chain.
 
         Raises
         ------
@@ -350,6 +353,9 @@ class Ledger:
                 confirmed=other is not None,
                 tariff=tariff.to_dict(),
             )
+            if task:
+                connection.execute(f"CREATE TABLE IF NOT EXISTS {ledger_file.TASKS}")
+                connection.execute(ledger_file.INSERT_TASK, (job, task))
 
     def commit(
         self,
@@ -800,6 +806,13 @@ class Ledger:
         with self._caught_up():
             jobs = self._state.jobs.values()
             return tuple(job.record() for job in jobs if dataset in (None, job.dataset))
+
+    def tasks(self) -> dict[str, str]:
+        """Return the task of each job, if one was given with its reservation."""
+        with self._transaction() as connection:
+            known = connection.execute(ledger_file.HAS_TASKS).fetchone()
+            rows = connection.execute(ledger_file.ALL_TASKS) if known else ()
+            return {str(job): str(task) for job, task in rows}
 
     def to_frame(self, dataset: str | None = None) -> pd.DataFrame:
         """Return :meth:`jobs` as a table, with the epsilon of each job alone."""

@@ -31,6 +31,8 @@ from cloister.privacy.chain import (
 # An answer that is the frame of a round is stored once, as that round. `statements` has the newest
 # statement of each peer in each job. `claims` has statements of this owner that peers showed and
 # that the ledger lacks.
+# `tasks` are notes for the owner, outside the chain; a file of an earlier version lacks the table.
+TASKS = "tasks (job TEXT NOT NULL PRIMARY KEY, task TEXT NOT NULL)"
 TABLES = (
     "entries (seq INTEGER NOT NULL PRIMARY KEY, body TEXT NOT NULL, hash TEXT NOT NULL)",
     "frames (job TEXT NOT NULL, round INTEGER NOT NULL, frame BLOB NOT NULL, "
@@ -47,6 +49,7 @@ TABLES = (
     "own_heads (seq INTEGER NOT NULL, fingerprint TEXT NOT NULL, head TEXT NOT NULL, "
     "signature BLOB NOT NULL, PRIMARY KEY (seq, fingerprint))",
     "owner (format INTEGER NOT NULL, key BLOB NOT NULL)",
+    TASKS,
 )
 # The third trigger also refuses INSERT OR REPLACE and gaps.
 TRIGGERS = {
@@ -120,6 +123,9 @@ LAST_OWN_HEAD = "SELECT seq, head FROM own_heads ORDER BY seq DESC LIMIT 1"
 HEADS_SIGNED_BY = "SELECT head FROM own_heads WHERE fingerprint = ?"
 INSERT_OWN_HEAD = _insert("own_heads", "seq, fingerprint, head, signature", "INSERT OR IGNORE")
 ALL_TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+ALL_TASKS = "SELECT job, task FROM tasks"
+HAS_TASKS = "SELECT 1 FROM sqlite_master WHERE name = 'tasks'"
+INSERT_TASK = _insert("tasks", "job, task", "INSERT OR IGNORE")
 OF_JOBS = ("frames", "answers", "secrets")  # tables outside the chain, kept until a job ends
 
 

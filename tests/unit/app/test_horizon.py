@@ -594,3 +594,18 @@ def test_a_window_as_long_as_the_horizon_is_not_named_beside_all_records() -> No
     assert [*horizon_of(4).expected()] == ["so far", "latest", "recounts"]
     assert [*horizon_of(5).expected()] == ["so far", "latest", "last 4", "recounts"]
     assert noise_table(horizon_of(4)).headings == ("records of", "standard deviation")
+
+
+def test_the_expected_noise_is_that_of_the_released_counts() -> None:
+    """Also of a task that divides its budget: a table and the means of its groups."""
+    weight = Column(name="weight", type="number", min=0.0, max=200.0)
+    columns = (*SCHEMA.columns, weight)
+    schema = Schema(dataset="visits", unit="patient", max_rows=1, columns=columns)
+    options = {"tables": [["kind"]], "means": ["weight"], "by": ["kind"]}
+    horizon = horizon_of(4, schema=schema, options=options)
+    nothing = np.zeros((4, horizon.plan.length(0)), dtype=np.int64)
+    for name in ("so far", "latest"):
+        noises = [
+            horizon.latest(nothing[:t], name).results["table_1.noise"][0] for t in range(1, 5)
+        ]
+        assert horizon.expected()[name] == pytest.approx(np.sqrt(np.mean(np.square(noises))))

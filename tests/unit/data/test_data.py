@@ -1097,6 +1097,16 @@ def test_adult_with_its_text_columns_is_read_whole() -> None:
     assert not any(column.type_errors or column.missing for column in report.columns)
 
 
+def test_a_column_with_words_that_are_not_understood_is_not_called_constant(
+    tmp_path: Path,
+) -> None:
+    smoker = {"name": "smoker", "type": "boolean", "min": 0, "max": 1}
+    path = write(tmp_path / "t.csv", "smoker\nno\nsi\nno\n")
+    assert not check_file(path, schema(smoker)).columns[0].constant
+    known = schema({**smoker, "spellings": {"false": ["si"]}})
+    assert check_file(path, known).columns[0].constant
+
+
 def test_a_column_of_words_counts_as_type_errors_not_as_a_failure() -> None:
     path = shared("adult_full.csv.gz")
     report = check_file(path, schema({"name": "workclass"}))

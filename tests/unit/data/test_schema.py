@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +318,18 @@ def test_toml_text_reads_back_to_an_equal_schema(names: list[str], data: st.Data
     assert again.digest() == made.digest()
 
 
+@given(low=st.dates(date(1900, 1, 1), date(2100, 1, 1)), years=st.floats(0.5, 90, allow_nan=False))
+def test_bounds_of_a_date_are_written_as_days_and_read_back(low: date, years: float) -> None:
+    import tomllib
+
+    first = Column(name="born", type="date", min=low, max=date(2300, 1, 1))
+    second = Column(name="seen", type="date", min=1900.0, max=1900.0 + years)
+    made = Schema(dataset="ward", unit="row", columns=(first, second))
+    written = tomllib.loads(made.to_toml())
+    assert written["columns"][0]["min"] == low
+    assert Schema(**written) == made
+
+
 def test_toml_and_json_files_give_the_same_schema(tmp_path: Path) -> None:
     made = schema(unit="patient", max_rows=2)
     toml, as_json = tmp_path / "s.toml", tmp_path / "s.json"
@@ -367,7 +380,7 @@ def test_draft_with_full_csv_codebook_is_a_schema(tmp_path: Path, delimiter: str
     lines = [
         "name,type,min,max,measure,missing,note",
         "unused,number,0,1,,,",
-        "smoker,boolean,,,,,asked",
+        "smoker,yes-no,,,,,asked",
         "age,integer,0,120,years,midpoint,",
     ]
     codebook.write_text("\n".join(lines).replace(",", delimiter))

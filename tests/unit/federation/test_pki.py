@@ -58,6 +58,20 @@ def test_what_is_secret_is_readable_by_its_owner_alone(
     assert not list(keys.path.glob("*.new")) + list(keys.path.glob("*.part"))
 
 
+def test_every_key_that_exists_must_be_private(authority: Authority, tmp_path: Path) -> None:
+    """A party that dials no coordinator has an identity and no certificate."""
+    make_request(tmp_path / "b", "silo", "b")
+    KeyFolder(tmp_path / "b").check_private()
+    keys = enrolled(authority, tmp_path / "a")
+    keys.check_private()
+    (keys.path / "tls.key").chmod(0o644)
+    with pytest.raises(PlanError, match=r"others may read the key '.*tls\.key'; chmod 600 it"):
+        keys.check_private()
+    (keys.path / "identity.key").unlink()
+    with pytest.raises(PlanError, match=r"have no identity\.key"):
+        keys.check_private()
+
+
 def test_no_secret_leaves_in_a_request_or_a_grant(authority: Authority, tmp_path: Path) -> None:
     request = make_request(tmp_path / "a", "silo", "a")
     grant = authority.approve(request)

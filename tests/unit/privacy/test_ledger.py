@@ -100,6 +100,31 @@ def test_the_jobs_as_a_table_have_the_epsilon_of_each(ledger: Ledger) -> None:
     assert (job.dataset, job.rounds, job.is_open) == ("w", model.plan_.rounds, False)
 
 
+def test_the_task_of_a_job_is_noted_once(ledger: Ledger) -> None:
+    assert ledger.tasks() == {}
+    reserve(ledger, "i", 1, task="tabulate")
+    reserve(ledger, "i", 1, task="survival")  # a repetition of the same reservation
+    reserve(ledger, "j", 1)
+    assert ledger.tasks() == {"i": "tabulate"}
+    ledger.verify()
+
+
+def test_a_file_of_an_earlier_version_has_no_tasks_and_takes_them(
+    path: Path, tmp_path: Path
+) -> None:
+    tamper(path, "DROP TABLE tasks")
+    ledger = Ledger(path)
+    assert ledger.tasks() == {}
+    ledger.close("j")  # frees a part of the cap
+    reserve(ledger, "k", 1, task="tabulate")
+    assert ledger.tasks() == {"k": "tabulate"}
+    ledger.backup(tmp_path / "copy")
+    ledger.dispose()
+    copy = Ledger(tmp_path / "copy")
+    assert copy.tasks() == {"k": "tabulate"}
+    copy.dispose()
+
+
 def test_opening_again_with_the_same_values_adds_nothing(ledger: Ledger) -> None:
     head = ledger.head()
     ledger.open_dataset("adult", cap=Budget(1.0, 1e-6), unit="row")

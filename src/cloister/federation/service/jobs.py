@@ -471,7 +471,8 @@ class Jobs:
                 elif undecided:
                     counted = f"at most {possible} of {len(known.silos)} silos can still approve"
                 counted += ", but the plan requires"
-                self._end(job, "declined", f"{counted} {least}; {'; '.join(reasons)}")
+                # Lists shorten a reason, so who declined comes first.
+                self._end(job, "declined", "; ".join([*reasons, f"{counted} {least}"]))
             elif self.store.start(job, approved):
                 self.audit.write("started", job=job, silos=list(approved))
                 known = self._known(job)

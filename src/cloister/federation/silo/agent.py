@@ -336,6 +336,7 @@ class Agent:
             events=plan.events(),
             content=content,
             year_epsilon=policy.rules.max_epsilon_per_year,
+            task=plan.task.name,
         )
 
     def _study(self, plan: Plan) -> str:

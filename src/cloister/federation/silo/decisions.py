@@ -37,7 +37,7 @@ from cloister.federation.silo.store import Job
 from cloister.privacy import accounting
 from cloister.privacy.filter import Cost, cheapest_pricing, tariffs
 from cloister.protocol.code import code_mismatch
-from cloister.protocol.lifecycle import DENY, GRANTED, MOST_REASON, SiloState, Step
+from cloister.protocol.lifecycle import DENY, GRANTED, MOST_REASON, OPEN, SiloState, Step
 from cloister.protocol.plan import Plan
 
 CONSENT = (
@@ -104,12 +104,13 @@ def question(job: Job, site: Site) -> Question:
     cost = cost_of(plan, site, job)
     consent = plan.profile == "group"
     standing = site.policy.rules.standing_limits(site.settings.cap_epsilon)
-    rest = (
-        ("study", plan.study),
+    verdicts = (
         ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
         ("ledger", "allows it" if cost.get("fits", True) else f"refuses it: {_BEYOND}"),
         *([("standing rule", standing)] if standing else []),
     )
+    # The policy of today says nothing about a job that has ended.
+    rest = (("study", plan.study), *(verdicts if job.state in OPEN else ()))
     asked, question_hash = _asked(plan, site)
     earlier = _before(job, site)
     before, compared = _since(asked, *earlier, site)

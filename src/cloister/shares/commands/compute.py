@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one("session", type=Path, metavar="SESSION", help="TOML or JSON, the same at every party")
     one("--as", dest="name", required=True, metavar="NAME", help="name of this party")
     one("--keys", type=Path, required=True, metavar="FOLDER", help="keys of this party; see enroll")
-    files = "table of an owner: CSV, Parquet or .npy; repeat it for each of its tables"
+    files = "table of an owner: CSV, Parquet or .npy; may be repeated"
     one("--data", action="append", default=[], metavar="TABLE=FILE", help=files)
     settings = "silo.toml with the policy and the ledger of an owner, and a proxy to the relay"
     one("--settings", type=Path, metavar="FILE", help=settings)

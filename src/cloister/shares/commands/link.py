@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from cloister.shares.mpc.session import Session
 
 _LOCAL = "exact counts, for the owner of the file alone"
+_COUNTED = {
+    "persons": "persons",
+    "places": "public number of places",
+    "no_key": "rows without a key",
+    "repeated": "rows after the first of a key",
+    "differing": "of these, other than the first",
+    "beyond": "rows of a further key of a person",
+    "incomplete": "rows with a missing or unreadable cell",
+}
+"""The counts of a table in words; programs read their names."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +128,7 @@ def _check(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
     document: dict[str, Any] = {"note": _LOCAL}
     for table, ready in tables.items():
         assert isinstance(ready, Prepared)
-        out.pairs(*((f"{table} {name}", str(count)) for name, count in ready.counts.items()))
+        out.pairs(*((f"{table}, {_COUNTED[name]}", f"{n:,}") for name, n in ready.counts.items()))
         ready.refuse_loss(table, args.max_loss)
         document[table] = ready.counts
         freeze(session, ready, settings.keys)

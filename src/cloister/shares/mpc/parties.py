@@ -92,6 +92,7 @@ class Account:
             events=event,
             content=content.digest(),
             year_epsilon=self.year_epsilon,
+            task=session.program.name,
         )
 
     def require_room(self, session: Session, event: Event) -> None:
