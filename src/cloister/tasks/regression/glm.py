@@ -457,9 +457,9 @@ class GeneralizedLinear(Gaussian):
             model.unit(known.fit.columns),
             model.middle(known.fit.columns) if linear else 0.0,
         )
-        residual = (known.residual_square, known.residual_square_std) if linear else None
+        square = known.residual_square, known.residual_square_std, known.residual_square_lost
         units = known.fit.columns.n, known.fit.columns.n_std
-        found = report.results_of(scale, solution, sampling, residual, units)
+        found = report.results_of(scale, solution, sampling, square if linear else None, units)
         if self.silos:
             moved = model.change_with_sites(known, solution)
             return {**found, **report.site_change_of(scale, solution, *moved)}
