@@ -90,13 +90,16 @@ def _with_years(frame: pd.DataFrame) -> pd.DataFrame:
     if not days.any():
         return frame
 
-    def years(value: date | float) -> float:
-        found = np.array([value], dtype="M8[D]") if isinstance(value, date) else None
-        return float(value) if found is None else float(decimal_years(found)[0])
-
     texts = frame["value"].where(days, "").astype(str)
-    numbers = [name for name in frame if name not in _TEXTS]
-    return frame.assign(**{name: frame[name].map(years) for name in numbers}, day=texts)
+    numbers = {str(name): frame[name].map(_number) for name in frame if name not in _TEXTS}
+    return frame.assign(**numbers, day=texts)
+
+
+def _number(value: Any) -> float:
+    """Return a number, or a date as a year."""
+    if not isinstance(value, date):
+        return float(value)
+    return float(decimal_years(np.array([value], dtype="M8[D]"))[0])
 
 
 def _model(args: argparse.Namespace, result: Release, out: Output) -> dict[str, Any]:
