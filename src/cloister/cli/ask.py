@@ -40,6 +40,7 @@ from cloister.cli.options import (
 from cloister.cli.output import Output, ask
 from cloister.cli.over_files import TaskCommand, after_steps
 from cloister.core.capability import CAPABILITIES
+from cloister.core.dates import nearest_day
 from cloister.core.display import Table
 from cloister.core.errors import DataError, PlanError, choosing
 from cloister.core.files import write_text
@@ -328,8 +329,10 @@ def _column(name: str, entry: Mapping[str, Any] | None, *, is_given: bool = Fals
 def _described(column: Column | None) -> tuple[str, str]:
     if column is None:
         return "left out", ""
-    ends = "yes or no" if column.type == "boolean" else f"{column.min:g} to {column.max:g}"
-    return column.type, ", ".join(column.categories) or ends
+    if column.type == "boolean":
+        return column.type, "yes or no"
+    ends = (nearest_day(e) if column.type == "date" else f"{e:g}" for e in (column.min, column.max))
+    return column.type, ", ".join(column.categories) or " to ".join(map(str, ends))
 
 
 # Options ------------------------------------------------------------------------------------------

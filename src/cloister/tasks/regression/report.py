@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -188,6 +189,10 @@ class _Model(Protocol):
     def sandwich(self) -> bool:
         """True if population intervals are valid for any variance."""
 
+    @property
+    def boxes(self) -> tuple[float, ...]:
+        """Width of the public range of each number, 1 for a category; without the intercept."""
+
 
 def _cells(results: Results) -> list[Estimate]:
     of = (Estimate.of(results, name) for name in ("coef", "intercept"))
@@ -244,8 +249,18 @@ def displays_of(
     if "residual_std" in results:
         rows.append(("residual deviation", number_of(results, "residual_std")))
     heads = ("column", "coefficient", *([ratio] if ratio else []))
-    title = _PICTURES[ratio] if ratio else "Coefficients"
-    bars = bars_of(title, names[:-1], shown[:-1])
+    title = _PICTURES[ratio] if ratio else "Coefficients, a number rises over its whole range"
+    bars = bars_of(
+        title,
+        names[:-1],
+        # Bars are side by side, but data units of columns differ. A ratio over a range may be huge.
+        [
+            cell.mapped(partial(np.multiply, box))
+            if isinstance(cell, Estimate) and not ratio
+            else cell
+            for cell, box in zip(shown[:-1], model.boxes, strict=True)
+        ],
+    )
     return (Table(f"Coefficients for {target!r}", heads, tuple(rows), note), bars)
 
 

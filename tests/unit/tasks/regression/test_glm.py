@@ -306,6 +306,18 @@ def test_the_residual_deviation_holds_that_of_skewed_residuals(
         assert results["sampling_covariance"][0, 0] > 0.9 * truth**2 / (x @ x)
 
 
+def test_bars_of_numbers_are_for_their_whole_range() -> None:
+    """In data units, the bars of two columns would not be in one unit."""
+    plan = plan_of("gaussian", EXACT, covariates=COVARIATES)
+    results = released(plan, table("gaussian")[0])
+    table_, bars = plan.task.displays(results, plan.columns)
+    cells = {row[0]: row[1] for row in table_.rows}
+    drawn = dict(zip(bars.estimate.labels[0], bars.estimate.values, strict=True))
+    assert drawn["age"] == pytest.approx(10 * cells["age"].value)
+    assert drawn["arm=b"] == pytest.approx(cells["arm=b"].value)
+    assert "whole range" in bars.title
+
+
 def test_results_that_are_known_hold_least_squares() -> None:
     cells, design = table("gaussian")
     exact = np.linalg.lstsq(design, cells[:, -1], rcond=None)[0]
