@@ -200,6 +200,27 @@ def test_without_a_person_an_error_names_the_option(
     assert not Path("ledger.db").exists()
 
 
+def test_the_silo_of_a_record_needs_no_column(files: list[str], capsys: Any) -> None:
+    given = [*files, "--question", "cox", *ROLES[2:], "--codebook", "book.csv", "--yes"]
+    words = '["clinic.csv".columns.sex.spellings]\nfemale = ["F"]\nmale = ["M"]\n'
+    Path("written.toml").write_text(words)
+    sites = ["--set", "covariates=sex", "--set", "strata=site", "--reading", "written.toml"]
+    code, _, errors = run(
+        capsys, *given, *sites, *PAID[2:], "--epsilon", "50", "--cap-epsilon", "50"
+    )
+    assert code == 0, errors
+    assert toml_of(Path("answer/schema.toml").read_text())["columns"][-1]["name"] == "sex"
+
+
+def test_a_family_is_not_guessed(files: list[str], capsys: Any) -> None:
+    """The console starts with counts, the task with a number: neither may be what is meant."""
+    given = [*files, "--question", "glm", "--codebook", "book.csv", *PAID, "--yes"]
+    code, _, errors = run(capsys, *given, "--set", "target=days")
+    assert code == 3
+    assert "--set family=poisson or family=gaussian" in errors
+    assert not Path("answer/model.json").exists()
+
+
 def test_files_without_a_common_column_are_refused(files: list[str], capsys: Any) -> None:
     Path("other.csv").write_text("x\n1\n")
     code, _, error = run(capsys, *files, "other.csv", *ROLES)

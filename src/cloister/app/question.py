@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloister.app.encoded_options import NUMBER, PAIRS
+from cloister.core.dates import nearest_day
 from cloister.data.schema import Column, Schema
 from cloister.protocol.plan import Plan
 
@@ -123,7 +124,7 @@ def _column(column: Column) -> str:
         if column.categories
         else ""
         if column.type == "boolean"
-        else f"{column.min!r} to {column.max!r}"
+        else f"{_bound(column, column.min)} to {_bound(column, column.max)}"
     )
     parts = (
         f"{column.type}{' ' * bool(of)}{of}",
@@ -132,6 +133,11 @@ def _column(column: Column) -> str:
         f"out of range: {column.out_of_range}",
     )
     return ", ".join(part for part in parts if part)
+
+
+def _bound(column: Column, value: float) -> str:
+    """Return a bound; that of a date as its day, and as the number of years that counts."""
+    return f"{nearest_day(value)} [{value!r}]" if column.type == "date" else repr(value)
 
 
 def _listed(value: Any) -> str:

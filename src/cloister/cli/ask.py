@@ -40,6 +40,7 @@ from cloister.cli.options import (
 from cloister.cli.output import Output, ask
 from cloister.cli.over_files import TaskCommand, after_steps
 from cloister.core.capability import CAPABILITIES
+from cloister.core.dates import nearest_day
 from cloister.core.display import Table
 from cloister.core.errors import DataError, PlanError, choosing
 from cloister.core.files import write_text
@@ -56,6 +57,7 @@ from cloister.data import (
 from cloister.data.check import fitted
 from cloister.data.schema import Column, Schema, read_bounds, read_codebook, reading_file
 from cloister.tasks import TASKS
+from cloister.tasks.columns import SITE
 from cloister.tasks.options import options_of
 
 QUESTIONS = tuple(
@@ -133,7 +135,7 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
         f"Question ({', '.join(QUESTIONS)})", "--question", _question
     )
     task, options = TASKS[question], _options(args, question, names)
-    named = roles_of(options) | _named_columns(options, names)
+    named = roles_of(options) - {SITE} | _named_columns(options, names)
     schema = _confirmed(args, names, named, question, out)
     args.columns = columns_used(task, options, schema)
     # How a file is written may be given; what else is needed, the reader's report proposes.
@@ -327,8 +329,10 @@ def _column(name: str, entry: Mapping[str, Any] | None, *, is_given: bool = Fals
 def _described(column: Column | None) -> tuple[str, str]:
     if column is None:
         return "left out", ""
-    ends = "yes or no" if column.type == "boolean" else f"{column.min:g} to {column.max:g}"
-    return column.type, ", ".join(column.categories) or ends
+    if column.type == "boolean":
+        return column.type, "yes or no"
+    ends = (nearest_day(e) if column.type == "date" else f"{e:g}" for e in (column.min, column.max))
+    return column.type, ", ".join(column.categories) or " to ".join(map(str, ends))
 
 
 # Options ------------------------------------------------------------------------------------------
@@ -342,11 +346,15 @@ def _options(args: argparse.Namespace, question: str, names: Sequence[str]) -> d
     # A text that is empty stands for the default of the task.
     start = {name: text for name, text in row.start.items() if text} if row else {}
     required = {option.name: option.help for option in options_of(task) if option.required}
+    own = {option.name: option.default for option in options_of(task)}
     for name in dict.fromkeys((*required, *start)):
         if name in options:
             continue
         if default := start.get(name):
             answer = (None if args.yes else ask(f"{name} (Enter: {default}): ")) or default
+            # Two defaults in words, such as families, are no answer that a person may have meant.
+            if args.yes and isinstance(own[name], str) and own[name] != default:
+                _nobody(f"--set {name}={default} or {name}={own[name]}, or another,")
             options |= task_options(task, [f"{name}={answer}"])
             continue
 
@@ -365,7 +373,8 @@ def _check_roles(question: str, options: Mapping[str, Any], names: Sequence[str]
     row = CAPABILITIES[question]
     one_column = {*(row.question.roles if row.question else ()), *row.names}
     texts = [v for name, v in options.items() if name in one_column and isinstance(v, str)]
-    if unknown := [name for name in (*roles_of(options), *texts) if name not in names]:
+    # The silo of a record is no column; a task that cannot use it tells how to get one.
+    if unknown := [name for name in (*roles_of(options), *texts) if name not in (*names, SITE)]:
         raise PlanError(f"all files need a column {unknown[0]!r}; they have {', '.join(names)}.")
 
 

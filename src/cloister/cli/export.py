@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from cloister.app.release import Release
 from cloister.app.report.notebook import release_frame
 from cloister.cli.options import add_model_task, load_model
 from cloister.cli.output import Output
+from cloister.core.dates import decimal_years
 from cloister.core.derived import displays_of
 from cloister.core.errors import PlanError
 from cloister.core.files import write_text
 from cloister.core.hooks import MODEL_WRITERS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NUMBERS = "numbers.csv"
 _LABELS = {
@@ -27,12 +34,13 @@ _LABELS = {
     "population_low": "95% CI with sampling: low",
     "population_high": "95% CI with sampling: high",
     "mark": "Mark of the release",
+    "day": "Released value as a date",
 }
 PICKLE = (
     "joblib.load reads this pickle, and a pickle may run any code: load it only from a source that "
     "you trust, with this version of scikit-learn; --to onnx writes a file without code."
 )
-_TEXTS = ("table", "row", "column", "mark")
+_TEXTS = ("table", "row", "column", "mark", "day")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +71,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if args.out.suffix.lower() in (".csv", ".r", ".sas", ".do", ".docx", ".xlsx"):
         raise PlanError(f"--out must be a folder, which gets {NUMBERS}, got {args.out.name!r}.")
     shown = displays_of(result.plan.task, result.results, result.plan.columns)
-    frame = release_frame(shown).reset_index()
+    frame = _with_years(release_frame(shown).reset_index())
     texts = {NUMBERS: frame.to_csv(index=False), **_scripts(list(frame.columns))}
     # A folder, because each program has a separate script.
     args.out.mkdir(parents=True, exist_ok=True)
@@ -71,6 +79,27 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         write_text(args.out / name, text)
         out.say(f"written  {args.out / name}")
     return {"files": [args.out / name for name in texts], "numbers": len(frame)}
+
+
+def _with_years(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return numbers with dates as years, as in a schema, and the dates in a column of texts.
+
+    One date among numbers would make a column of texts of them in other software.
+    """
+    days = frame["value"].map(lambda value: isinstance(value, date))
+    if not days.any():
+        return frame
+
+    texts = frame["value"].where(days, "").astype(str)
+    numbers = {str(name): frame[name].map(_number) for name in frame if name not in _TEXTS}
+    return frame.assign(**numbers, day=texts)
+
+
+def _number(value: Any) -> float:
+    """Return a number, or a date as a year."""
+    if not isinstance(value, date):
+        return float(value)
+    return float(decimal_years(np.array([value], dtype="M8[D]"))[0])
 
 
 def _model(args: argparse.Namespace, result: Release, out: Output) -> dict[str, Any]:

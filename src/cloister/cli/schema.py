@@ -10,6 +10,7 @@ from typing import Any
 
 from cloister.cli.output import Output, ask
 from cloister.cli.parsers import actions
+from cloister.core.dates import nearest_day
 from cloister.core.display import Table
 from cloister.core.errors import DataError, PlanError
 from cloister.core.files import write_text
@@ -183,11 +184,11 @@ def _validate(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
 
 def _bounds(column: Column) -> tuple[float | str, float | str]:
-    """Return the bounds of a column for cells of a table; years have no thousands separator."""
+    """Return the bounds of a column for cells of a table; those of a date as days."""
     if column.categories:
         return "", ""
     if column.type == "date":
-        return f"{column.min:.10g}", f"{column.max:.10g}"
+        return str(nearest_day(column.min)), str(nearest_day(column.max))
     return column.min, column.max
 
 

@@ -30,6 +30,7 @@ _SHOWN_WORDS = 5
 # Words that files use for a missing cell: those that are hardly a value, and others.
 _DATE_CODE = re.compile(r".*(9999|2999|1900.01.01|01.01.1900|1899|1111|0001).*")
 _SURE_CODE = re.compile(r"-?(9{3,}([.,]\d+)?|9{2,}[.,]9+)")
+_FAR_ZERO = 0.25  # distance of 0 from the bounds, in widths of them, if it is no value
 _LIKELY_CODE = re.compile(r"-?(9{2,}|8{2,}|7{2,}|9+[78])([.,](8+|7+|0+))?|-[1789]")
 
 
@@ -154,7 +155,12 @@ def code_doubt(column: Column, outside: Counter[str]) -> Doubt | None:
     for word, count in outside.items():
         words[word.removesuffix(".0")] += count
     sure = _DATE_CODE if column.type == "date" else _SURE_CODE
-    likely = Counter({word: n for word, n in words.items() if _LIKELY_CODE.fullmatch(word)})
+    # A year 0 is no early year; 0 rooms, with 1 as the bound, may be clipped.
+    far = min(abs(column.min), abs(column.max)) > _FAR_ZERO * (column.max - column.min)
+    zero = {"0"} if far and column.type in ("number", "integer") else set[str]()
+    likely = Counter(
+        {word: n for word, n in words.items() if word in zero or _LIKELY_CODE.fullmatch(word)}
+    )
     # A value of this kind is a code if it is more frequent than each other value out of range.
     most = max((n for word, n in words.items() if word not in likely), default=0)
     codes = Counter(

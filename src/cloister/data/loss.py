@@ -152,7 +152,8 @@ def refuse_loss(
     stopping = [report for report, problems in checked if problems]
     if stopping:
         sentences = [sentence for _, problems in checked for sentence in problems]
-        raise DataError(" ".join([*dict.fromkeys(sentences), _advice(stopping, max_loss)]))
+        # A line for each: several files may need twenty sentences.
+        raise DataError("\n".join([*dict.fromkeys(sentences), _advice(stopping, max_loss)]))
 
 
 def _named(report: ReadingReport, sentences: Iterable[str]) -> list[str]:

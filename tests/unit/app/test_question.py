@@ -111,6 +111,14 @@ def test_a_plan_with_any_other_value_is_no_plan_or_is_noticed(name: str) -> None
         assert differences(plan, derived), path
 
 
+def test_bounds_of_a_date_are_days_and_numbers() -> None:
+    columns = [Column(name="born", type="date", min=2009, max=2021.5), *schema_for("count").columns]
+    schema = Schema(dataset="d", unit="row", columns=columns)
+    plan = make_plan(TASKS["count"], schema, SILOS, budget=Budget(1.0, 1e-6), nominal_n=N)
+    text = question_of(plan, schema)
+    assert "born: date 2009-01-01 [2009.0] to 2021-07-02 [2021.5], missing" in text
+
+
 def test_names_of_categories_cannot_be_exchanged() -> None:
     """An analyst names 'no' what the silos call 'yes', in a plan that is valid otherwise."""
     columns = [Column(name=n, type="category", categories=("no", "yes")) for n in ("y", "z")]

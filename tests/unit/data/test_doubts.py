@@ -74,6 +74,8 @@ def test_the_bounds_or_a_step_decide(tmp_path: Path) -> None:
         ([20, 999, 30], {"type": "number", "min": 0, "max": 120, "out_of_range": "drop"}, ""),
         ([20, 999, 30], {"type": "number", "min": 0, "max": 120, "absent": ["999"]}, ""),
         ([500, 600, 700], {"type": "number", "min": 0, "max": 120}, ""),
+        ([1950, 0, 1990], {"type": "integer", "min": 1850, "max": 2025}, "'0'"),
+        ([1, 0, 4], {"type": "integer", "min": 1, "max": 9}, ""),
         ([1, 2, 2, 1], {"type": "boolean"}, "'2'"),
     ],
 )

@@ -161,7 +161,9 @@ def test_all_problems_of_all_sources_are_one_error() -> None:
         refuse_loss([words, commas])
     assert 'spellings = { true = ["J"] }' in str(caught.value)
     assert 'decimal = ","' in str(caught.value)
-    assert "All rows of the table are left out. Correct this and run it again." in str(caught.value)
+    assert "All rows of the table are left out.\nCorrect this and run it again." in str(
+        caught.value
+    )
 
 
 def test_roles_are_found_in_steps_lists_and_models() -> None:
@@ -372,7 +374,8 @@ def test_only_a_task_that_completes_cells_keeps_their_rows(tmp_path: Path) -> No
     assert [report.for_task(names).lost for names in ([], ["age"], ["age", "lab"])] == [14, 6, 0]
     refuse_loss([report.for_task(["age", "lab"])])
     with pytest.raises(
-        DataError, match=r"14 of 100 rows.*'age': 12 missing \(12 rows\); only imputed-regression"
+        DataError,
+        match=r"(?s)14 of 100 rows.*'age': 12 missing \(12 rows\); only imputed-regression",
     ):
         refuse_loss([report.for_task()])
     assert check_file(path, two, ["age", "sex"]).for_task().lost == 12

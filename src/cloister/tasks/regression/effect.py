@@ -84,7 +84,7 @@ _LABELS = {
     "ate": "on average over all records",
     "naive": "difference of means, not adjusted",
 }
-_WHEN = ("before", "after weighting")
+_WHEN = ("before", "after overlap weighting")  # whichever effect is the main one
 _BALANCE = (
     "[ , ] are 95 % confidence intervals (privacy noise only). Balanced: the whole interval is "
     f"within {_BALANCED}."
@@ -513,7 +513,7 @@ class TreatmentEffect(Gaussian):
             return Summary(result=unknown, reliability=_HIDDEN)
         # Only what is sure: noise alone must not cast doubt on the effect.
         apart = np.flatnonzero((after.low > _BALANCED) | (after.high < -_BALANCED))
-        differ = f"after weighting, arms still differ in {', '.join(self.names[j] for j in apart)}"
+        differ = f"{_WHEN[1]}, arms still differ in {', '.join(self.names[j] for j in apart)}"
         return Summary(
             result=(f"{treatment} changes {outcome} by ", effect, f", {_LABELS[self.estimand]}."),
             reliability=("It differs" if effect.is_distinct else "It is not shown to differ")

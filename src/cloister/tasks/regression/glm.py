@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -322,6 +323,13 @@ class GeneralizedLinear(Gaussian):
             return tuple(len(term.levels) for term in self._formula.terms)
         return tuple(self.levels[j] for j in self.covariates)
 
+    @property
+    def boxes(self) -> tuple[float, ...]:
+        """Width of the public range of each number, 1 for a category; without the intercept."""
+        terms = self.model.terms
+        wide = ([1.0] * len(t.levels) if t.levels else [t.high - t.low] for t in terms)
+        return tuple(chain.from_iterable(wide))
+
     def _term_of(self, column: FormulaTerm) -> Term:
         """Return a column of a formula as a term of the model."""
         public = columns_of(self.columns, self.low, self.high)
@@ -457,9 +465,9 @@ class GeneralizedLinear(Gaussian):
             model.unit(known.fit.columns),
             model.middle(known.fit.columns) if linear else 0.0,
         )
-        residual = (known.residual_square, known.residual_square_std) if linear else None
+        square = known.residual_square, known.residual_square_std, known.residual_square_lost
         units = known.fit.columns.n, known.fit.columns.n_std
-        found = report.results_of(scale, solution, sampling, residual, units)
+        found = report.results_of(scale, solution, sampling, square if linear else None, units)
         if self.silos:
             moved = model.change_with_sites(known, solution)
             return {**found, **report.site_change_of(scale, solution, *moved)}
@@ -489,7 +497,7 @@ class GeneralizedLinear(Gaussian):
         return report.summary_of(self, results, columns[self.target], names)
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return the coefficients, and a picture of them per half box."""
+        """Return the coefficients, and a picture of them; see :func:`.report.displays_of`."""
         names = of_dates(self.names, columns, self.dates)
         coefficients = report.displays_of(self, results, columns[self.target], names)
         return (*coefficients, *sites.displays_of(self, results))

@@ -41,7 +41,7 @@ from cloister.tasks.regression.tails import (
 _WEAK = 4 * sqrt(2)  # deviations of noise, below which the curvature of a category is too small
 _SAME_WAY = 0.7  # share of the records of dropped categories that point in the same direction
 _LARGEST = 1e9
-_CUTS = ("cut", "length", "squares_cut")
+_CUTS = ("cut", "length", "squares_cut", "residual_cut")
 _Z = INTERVAL_95["gaussian"]
 
 
@@ -56,6 +56,8 @@ class Fitted:
     length: float = 1.0  # to which curvatures are cut
     lost_curvature: float = 0.0
     squares_cut: float = 1.0
+    residual_cut: float = 3.0
+    lost_residual: float = 0.0  # likely part of the sum of squared residuals beyond the cut
     curvature: Floats
     curvature_std: float = 0.0
     curvature_lost: float = 0.0
@@ -295,6 +297,11 @@ def stepped(
         # Products of long gradients need a cut of their own: noise grows with its square.
         at = cut_of_squares(counts[0], noise_std, columns.n, price("sandwich"))
         fit = replace(fit, squares_cut=at)
+    if "residual_square" in weights:
+        # A gradient is a row times its residual. Rows of the usual length leave the residual.
+        row = sqrt(max(float(np.trace(fit.of_curvature.matrix)) / columns.n, 1.0))
+        at, lost = tail.cut_of_squares(price("residual_square"))
+        fit = replace(fit, residual_cut=at / row, lost_residual=lost / row**2)
     return fit, gradient
 
 

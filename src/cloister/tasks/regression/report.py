@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +33,7 @@ _RATIOS = {
 _CHANCE = 1e-3  # of a warning of sites that are alike
 _PICTURES = {name: name.replace("ratio", "ratios", 1).capitalize() for name in _RATIOS.values()}
 _Z = INTERVAL_95["gaussian"]
+_MOST_LOST = 1 / 3  # part of squared residuals, beyond which their tail is not known
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,13 @@ def results_of(
     scale: Scale,
     solution: Solution,
     sampling: Floats,
-    residual_square: tuple[float, float] | None,
+    residual_square: tuple[float, float, float] | None,
     units: tuple[float, float],
 ) -> Results:
     """Return coefficients with their intervals.
 
-    `residual_square` and `units` are numbers with their noise.
+    `residual_square` and `units` are numbers with their noise; to the first one belongs what its
+    cut probably took away.
 
     Returns
     -------
@@ -116,7 +119,8 @@ def results_of(
         (n_columns_of_design + 1,) twice. ``reference`` is 1 for a category to which others are
         compared. ``grid_coef`` are coefficients for predictions from numbers in ``[-1, 1]``, the
         intercept last. ``records`` and ``records_half_width``, of shape (1,), are the noisy number
-        of units. ``residual_std`` of shape (1,), of least squares only, has an interval.
+        of units. ``residual_std`` of shape (1,), of least squares only, has an interval,
+        without an upper bound where noise hides how far residuals reach.
     """
     to_data, shift = scale.in_data, np.zeros(len(scale.back))
     shift[-1] = scale.middle
@@ -146,8 +150,9 @@ def results_of(
         "records_half_width": np.array([_Z * units[1]]),
     }
     if residual_square is not None:
-        value, error = residual_square
-        ends = np.maximum([value, value - _Z * error, value + _Z * error], 0.0)
+        value, error, lost = residual_square
+        most = value + _Z * error + lost if lost <= _MOST_LOST * value else np.inf
+        ends = np.maximum([value, value - _Z * error, most], 0.0)
         of_target = scale.unit * np.sqrt(ends)
         results |= Estimate(*of_target).named("residual_std")
     return results
@@ -183,6 +188,10 @@ class _Model(Protocol):
     @property
     def sandwich(self) -> bool:
         """True if population intervals are valid for any variance."""
+
+    @property
+    def boxes(self) -> tuple[float, ...]:
+        """Width of the public range of each number, 1 for a category; without the intercept."""
 
 
 def _cells(results: Results) -> list[Estimate]:
@@ -240,8 +249,18 @@ def displays_of(
     if "residual_std" in results:
         rows.append(("residual deviation", number_of(results, "residual_std")))
     heads = ("column", "coefficient", *([ratio] if ratio else []))
-    title = _PICTURES[ratio] if ratio else "Coefficients"
-    bars = bars_of(title, names[:-1], shown[:-1])
+    title = _PICTURES[ratio] if ratio else "Coefficients, a number rises over its whole range"
+    bars = bars_of(
+        title,
+        names[:-1],
+        # Bars are side by side, but data units of columns differ. A ratio over a range may be huge.
+        [
+            cell.mapped(partial(np.multiply, box))
+            if isinstance(cell, Estimate) and not ratio
+            else cell
+            for cell, box in zip(shown[:-1], model.boxes, strict=True)
+        ],
+    )
     return (Table(f"Coefficients for {target!r}", heads, tuple(rows), note), bars)
 
 

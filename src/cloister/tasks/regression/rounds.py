@@ -52,7 +52,7 @@ CURVATURE_SHARE = 0.298
 _SIZES, _GRADIENT, _CURVATURE = (0.15, 0.25, 0.0), (0.30, 0.35, 0.74), (0.55, 0.40, 0.20)
 _SQUARES, _SANDWICH = 0.06, 0.15  # of the last round, and of its gradient
 
-_REACH = 3.0  # residual at which squares are cut
+_REACH = 3.0  # usual largest residual, in deviations
 _FARTHEST, _FARTHEST_LINEAR = (1.5, 4.0), (2.0, 6.0)  # step: in prior deviations; of the constant
 _LEAST_EXPOSURE = 2.0**-20  # of the largest, so that it has a logarithm
 _STEEP = 2.4  # usual ratio of a column's reach to its deviation
@@ -70,6 +70,7 @@ class Known:
     middle_lost: float = 0.0
     residual_square: float = 0.0
     residual_square_std: float = 0.0
+    residual_square_lost: float = 0.0  # likely part that the cut took away
     look: Floats  # sums of each silo
     look_std: float = 0.0
 
@@ -222,7 +223,9 @@ class Model:
             if t == NULL:
                 sizes.append(lengths(curvatures))
         elif self.family.dispersed:
-            squares = np.minimum(np.nan_to_num(counted * (residual / _REACH) ** 2), 1.0)
+            squares = np.minimum(
+                np.nan_to_num(counted * (residual / known.fit.residual_cut) ** 2), 1.0
+            )
             if owner is not None:  # the mean of a unit's rows
                 rows_of = np.bincount(owner) if share is None else 1.0
                 squares = by_unit(squares[None], owner)[0] / rows_of
@@ -363,9 +366,14 @@ class Model:
         if "residual_square" not in released:
             return known
         words, noise_std = released["residual_square"].in_records(BITS)
-        unit = _REACH**2 / known.fit.columns.n
-        value = float(words[0]) * unit
-        return replace(known, residual_square=value, residual_square_std=noise_std * unit)
+        fit = known.fit
+        unit = fit.residual_cut**2 / fit.columns.n
+        return replace(
+            known,
+            residual_square=float(words[0]) * unit,
+            residual_square_std=noise_std * unit,
+            residual_square_lost=fit.lost_residual / fit.columns.n,
+        )
 
     def _with_look(self, known: Known, released: Mapping[str, NoisyBlock]) -> Known:
         if "look" not in released:
@@ -424,7 +432,8 @@ class Model:
         if self.sandwich:
             squares = matrix_of(known.fit.squares)
             return sandwich(solution, squares, known.fit.squares_std, known.fit.kept)
-        factor = max(known.residual_square, 1e-9) if self.family.dispersed else 1.0
+        square = known.residual_square + known.residual_square_lost
+        factor = max(square, 1e-9) if self.family.dispersed else 1.0
         return np.asarray(solution.inverse * factor)
 
     def predicted(self, coefficients: Floats, records: Records) -> Floats:

@@ -127,7 +127,8 @@ def heterogeneity(estimates: Floats, noise: Floats, sampling: Floats) -> Heterog
     half = float(stdtrit(count - 1, 0.975)) * sqrt(stretch * variance)
     # Noise depends on the budget, so a share that counts it would not describe the silos.
     exact = 1 / np.maximum(np.diag(own), 1e-300)
-    typical = (count - 1) * exact.sum() / (exact.sum() ** 2 - (exact**2).sum())
+    share = exact / exact.max()  # so that no square of a large number is needed
+    typical = (count - 1) * share.sum() / (share.sum() ** 2 - share @ share) / exact.max()
     i2 = [float(1 / (1 + typical / v)) if v else 0.0 for v in (tau2, low, high)]
     return Heterogeneity(
         mean, mean - half, mean + half, tau2, low, high, i2[0], i2[1], i2[2], count

@@ -26,6 +26,7 @@ CLASSES = 2.0 ** (np.arange(-24, 41) / 2)
 SURE, _CERTAIN = 3.0, 5.0
 """Deviations of noise above which a count is relied on."""
 _FLATTEST, STEEPEST = 1.4, 4.0  # powers of a tail
+_FLATTEST_SQUARED = 2.5
 SAME_WAY = 0.7  # share of cut parts that point in the same direction
 _DRAWS = 64  # of the noise of counts
 _PLACES = 60  # at which a cut is tried
@@ -108,26 +109,49 @@ class Tail:
 
         It is the root of the mean square over redraws of the noise.
         """
-        end, power = CLASSES[self.last], self.power
-        left = np.maximum(self.above[:, self.last], 0.0)[:, None]
+        return SAME_WAY * self._beyond(cuts, 1)
+
+    def squares(self, cuts: Floats) -> Floats:
+        """Return what the sum of squares of sizes probably loses by each cut."""
+        return self._beyond(cuts, 2)
+
+    def _beyond(self, cuts: Floats, k: int) -> Floats:
+        """Return the sum of the k-th powers above those of cuts, as a root of mean squares."""
+        end, left = CLASSES[self.last], np.maximum(self.above[:, self.last], 0.0)[:, None]
         # The sum above a cut is the integral of the number of units above, from the cut on.
         far = np.clip(cuts, end, self.most)
-        whole = (far / end) ** -power * far - (self.most / end) ** -power * self.most
-        lost = left * whole / (power - 1)
+        # Sums of squares only mean something for tails that fall faster than the second power.
+        power = np.maximum(self.power, _FLATTEST if k == 1 else _FLATTEST_SQUARED)
+        whole = (far / end) ** -power * far**k - (self.most / end) ** -power * self.most**k
+        lost = left * whole * k / (power - k)
         for j in range(self.middle, self.last):
-            width = np.maximum(CLASSES[j + 1] - np.maximum(CLASSES[j], cuts), 0.0)
-            lost = lost + np.maximum(self.above[:, j : j + 1], left) * width
-        return np.asarray(SAME_WAY * np.sqrt((lost**2).mean(axis=0)))
+            width = CLASSES[j + 1] ** k - np.maximum(CLASSES[j], cuts) ** k
+            # Of squares, classes are so wide that the number at their lower end is too large.
+            number = self.above[:, j : j + k].mean(axis=1, keepdims=True)
+            lost = lost + np.maximum(number, left) * np.maximum(width, 0.0)
+        return np.asarray(np.sqrt((lost**2).mean(axis=0)))
 
     def cut(self, price: float, weight: float = 1.0) -> tuple[float, float]:
         """Return the cut at which noise and what is cut off are least, and that excess.
 
         The excess counts with a `weight`.
         """
-        cuts = np.geomspace(CLASSES[self.middle], self.most, _PLACES)
-        excess = self.excess(cuts)
-        best = int(np.hypot(price * cuts, weight * excess).argmin())
-        return float(cuts[best]), float(excess[best])
+        excess = self.excess(self._cuts)
+        best = int(np.hypot(price * self._cuts, weight * excess).argmin())
+        return float(self._cuts[best]), float(excess[best])
+
+    def cut_of_squares(self, price: float) -> tuple[float, float]:
+        """Return the cut at which noise and lost squares of sizes are least, and these squares.
+
+        The price is per unit of the squared cut.
+        """
+        lost = self.squares(self._cuts)
+        best = int((price * self._cuts**2 + lost).argmin())
+        return float(self._cuts[best]), float(lost[best])
+
+    @property
+    def _cuts(self) -> Floats:
+        return np.geomspace(CLASSES[self.middle], self.most, _PLACES)
 
 
 def cut_of_squares(counts: Floats, noise_std: float, n: float, price: float) -> float:

@@ -266,6 +266,16 @@ def test_counts_that_fall_keep_their_sum_and_the_classes_of_usual_sizes() -> Non
     np.testing.assert_array_equal(falling(found, 1800.0), found)
 
 
+def test_the_lost_squares_of_a_known_tail_are_nearly_counted() -> None:
+    sizes = np.abs(np.random.default_rng(3).standard_t(6, 20_000))
+    counts = np.bincount(class_of(sizes), minlength=len(CLASSES)).astype(float)
+    tail = Tail.of(counts, 1e-6, 60.0, len(sizes))
+    cut, lost = tail.cut_of_squares(300.0)
+    exact = np.maximum(sizes**2 - cut**2, 0.0).sum()
+    assert exact <= lost <= 1.5 * exact
+    assert tail.cut_of_squares(1000.0)[0] < cut
+
+
 def test_a_cut_that_minds_less_what_it_takes_away_is_smaller() -> None:
     sizes = np.abs(np.random.default_rng(3).standard_t(3, 20_000))
     counts = np.bincount(class_of(sizes), minlength=len(CLASSES)).astype(float)

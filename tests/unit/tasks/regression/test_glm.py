@@ -171,7 +171,7 @@ def test_all_rows_of_a_person_change_each_block_by_its_bound_at_most() -> None:
     persons: dict[str, Any] = {"columns": (PERSON, *COLUMNS), "unit": "person", "rows_of_unit": 8}
     plan = plan_of("gaussian", silos=("p", "q"), by_silo=True, **persons)
     task, rng = plan.task, np.random.default_rng(0)
-    states = [*hostile_states(task)][:: max(1, ROUNDS)]
+    states = [*hostile_states(task)][::3]
     one = plan.grid.one
     extreme = rng.choice([-one, one], (40, records.shape[1])).astype(np.int32)
     reached: dict[str, float] = {}
@@ -283,6 +283,39 @@ def test_a_rare_column_is_not_known_and_widens_no_other() -> None:
         assert cells["c=1"] == NOT_KNOWN
         assert "not known" in displays[0].note
     assert np.median(ratios) < 1.5
+
+
+@pytest.mark.parametrize(("epsilon", "bounded"), [(8.0, True), (0.5, False)])
+def test_the_residual_deviation_holds_that_of_skewed_residuals(
+    epsilon: float, bounded: bool
+) -> None:
+    """Squares beyond the cut are part of it; where noise hides them, it has no upper bound."""
+    rng = np.random.default_rng(5)
+    x, costs = rng.normal(0, 1, N).clip(-5, 5), rng.exponential(4, N)
+    y = np.clip(10 + 2 * x + costs, 0, 200)
+    schema = Schema(dataset="toy", unit="row", columns=(number("x", -5, 5), number("y", 0, 200)))
+    budget, design = Budget(epsilon, 1e-6), np.column_stack([x, np.ones(N)])
+    plan = make_plan(GeneralizedLinear, schema, ("p",), budget=budget, nominal_n=N, target="y")
+    left = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    truth = np.sqrt(left @ left / (N - 2))
+    for seed in range(3):
+        results = released(plan, np.column_stack([x, y]), SimulatedNoise(seed))
+        low, high = results["residual_std_low"][0], results["residual_std_high"][0]
+        assert low <= truth <= high
+        assert np.isfinite(high) == bounded
+        assert results["sampling_covariance"][0, 0] > 0.9 * truth**2 / (x @ x)
+
+
+def test_bars_of_numbers_are_for_their_whole_range() -> None:
+    """In data units, the bars of two columns would not be in one unit."""
+    plan = plan_of("gaussian", EXACT, covariates=COVARIATES)
+    results = released(plan, table("gaussian")[0])
+    table_, bars = plan.task.displays(results, plan.columns)
+    cells = {row[0]: row[1] for row in table_.rows}
+    drawn = dict(zip(bars.estimate.labels[0], bars.estimate.values, strict=True))
+    assert drawn["age"] == pytest.approx(10 * cells["age"].value)
+    assert drawn["arm=b"] == pytest.approx(cells["arm=b"].value)
+    assert "whole range" in bars.title
 
 
 def test_results_that_are_known_hold_least_squares() -> None:

@@ -180,6 +180,13 @@ def test_the_share_of_the_variance_between_silos_is_as_uncertain_as_that_varianc
     assert found.i2_high == pytest.approx(found.tau2_high / (found.tau2_high + 0.09))
 
 
+@pytest.mark.filterwarnings("error")
+def test_estimates_without_an_error_of_sampling_give_no_warning() -> None:
+    """Before the last round of a model it is 0."""
+    found = heterogeneity(np.array([1.0, 2.0, 4.0]), np.eye(3), np.zeros((3, 3)))
+    assert found.i2_high == 1.0
+
+
 def test_equal_estimates_have_no_variance_but_an_interval() -> None:
     found = heterogeneity(np.ones(5), np.zeros((5, 5)), 0.04 * np.eye(5))
     assert (found.tau2, found.tau2_low, found.i2) == (0.0, 0.0, 0.0)
