@@ -112,7 +112,7 @@ class Tail:
         return SAME_WAY * self._beyond(cuts, 1)
 
     def squares(self, cuts: Floats) -> Floats:
-        """Return what the sum of squares of sizes probably loses by each cut."""
+        """Return the likely loss of the sum of squares of sizes by each cut."""
         return self._beyond(cuts, 2)
 
     def _beyond(self, cuts: Floats, k: int) -> Floats:
