@@ -74,7 +74,7 @@ _WIDER = 1.5  # factor of half-widths, which do not cover the error of columns t
 _MOST_SCORE = 30.0
 _LIKELY = 0.95  # posterior probability of an effect, from which a summary names a column
 _SHOWN = 20  # columns with a picture
-_BAND = ("effect", "low, approximate", "high, approximate")
+_BAND = ("effect", "low, approx.", "high, approx.")
 BAND = (
     "The ends are approximate: 1.5 times the width that holds the effect in 95 of 100 cases, if "
     "columns do not move together."
