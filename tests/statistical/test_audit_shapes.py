@@ -44,7 +44,18 @@ class CurvatureIsNotPaidFor(ShapesClassifier):
         return places, whole * [[1], [3]], active
 
 
-TWINS = (LeftOutColumnsAreAdded, CurvatureIsNotPaidFor)
+class CellsAreCountedTwice(ShapesClassifier):
+    """Counts a record in its cell and in the first one."""
+
+    rows = None
+
+    def _counted(self, records: Records) -> Integers:
+        counts = super()._counted(records)
+        counts[:: self.cells] += len(records)
+        return counts
+
+
+TWINS = (CurvatureIsNotPaidFor, CellsAreCountedTwice)
 
 
 def toy(kind: type[Additive]) -> tuple[Additive, GridState, Records]:
@@ -62,7 +73,8 @@ def toy(kind: type[Additive]) -> tuple[Additive, GridState, Records]:
 def test_the_laws_pass_the_task_and_find_its_twins() -> None:
     task, state, corners = toy(ShapesClassifier)
     check_task(task, [corners], [state])
-    for twin in TWINS:
+    # An audit of a small example leaves out no column, so the laws alone find that twin.
+    for twin in (*TWINS, LeftOutColumnsAreAdded):
         task, state, corners = toy(twin)
         with pytest.raises(AssertionError):
             check_task(task, [corners], [state])

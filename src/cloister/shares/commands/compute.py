@@ -37,6 +37,9 @@ class Output(Protocol):
     def warn(self, text: str) -> None:
         """Write a warning."""
 
+    def warn_locally(self, text: str) -> None:
+        """Write a warning on exact records, which the JSON document leaves out."""
+
     def pairs(self, *rows: tuple[str, str]) -> None:
         """Write names and values."""
 
@@ -241,7 +244,7 @@ def tables_of(
         ready = {table: prepare(table, Path(given[table]), schema) for table in own}
         for table, rows in ready.items():
             for notice in rows.notices(table):
-                out.warn(notice)
+                out.warn_locally(notice)
         return ready
     return {
         table: words_of(session.program, table, _read(Path(given[table]), len(shapes[table])))

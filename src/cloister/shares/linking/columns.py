@@ -44,6 +44,8 @@ class Column:
     def __post_init__(self) -> None:
         if len(self.categories) == 1:
             raise PlanError(f"column {self.name!r} must have two categories or more, got 1.")
+        if self.categories and self.high is not None:
+            raise PlanError(f"column {self.name!r} must have high or categories, not both.")
         if self.categories:
             return
         # A default would clip any amount or age to it.

@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from math import isqrt, sqrt
+from math import ceil, isqrt, sqrt
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -39,7 +39,7 @@ from cloister.protocol.task import (
 from cloister.tasks.columns import bins_of, codes, exact_sums, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import SAID
-from cloister.tasks.options import Dates, Target, build_task, noise_multiplier_for
+from cloister.tasks.options import Dates, Target, build_task, epsilon_for, noise_multiplier_for
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.shape_functions import (
     Layout,
@@ -74,7 +74,7 @@ _WIDER = 1.5  # factor of half-widths, which do not cover the error of columns t
 _MOST_SCORE = 30.0
 _LIKELY = 0.95  # posterior probability of an effect, from which a summary names a column
 _SHOWN = 20  # columns with a picture
-_BAND = ("effect", "low, approximate", "high, approximate")
+_BAND = ("effect", "low, approx.", "high, approx.")
 BAND = (
     "The ends are approximate: 1.5 times the width that holds the effect in 95 of 100 cases, if "
     "columns do not move together."
@@ -314,18 +314,17 @@ class Additive(Gaussian, ABC):
         block = self.blocks(self.rounds - 1)[0]
         noise = plan.noise_std(block) * sqrt(block.weight / block.l2_squared)
         clear = plan.nominal_n / (noise * sqrt(len(self.layout.used)))
+        if clear >= LINEAR_CLEAR:
+            return
+        epsilon = epsilon_for(plan.budget, LINEAR_CLEAR / clear)
+        lost = f"at which {self.instead} is as good or better"
         if clear < _LEAST_CLEAR:
-            yield (
-                f"{plan.nominal_n:,} records are {clear:.1f} times the noise of one sum at epsilon "
-                f"{plan.budget.epsilon:g}, which hides every effect; use a larger epsilon, more "
-                f"records or fewer columns, so that it is {_LEAST_CLEAR:g} times or more."
-            )
-        elif clear < LINEAR_CLEAR:
-            yield (
-                f"{plan.nominal_n:,} records are {clear:.0f} times the noise of one sum at epsilon "
-                f"{plan.budget.epsilon:g}; below {LINEAR_CLEAR:g} times {self.instead} is as good "
-                "or better, since noise hides every curve."
-            )
+            lost = "which hides every effect"
+        yield (
+            f"epsilon {plan.budget.epsilon:g} is too small for {plan.nominal_n:,} records: they "
+            f"are {clear:.2g} times the noise of one sum, {lost}; about epsilon {epsilon:.2g} or "
+            f"{ceil(plan.nominal_n * LINEAR_CLEAR / clear):,} records would fit."
+        )
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return the effects with approximate bands.

@@ -322,6 +322,8 @@ def test_a_number_without_its_largest_value_is_refused() -> None:
     with pytest.raises(PlanError, match="'spent' must have high"):
         Column(name="spent")
     assert Column(name="late", categories=("no", "yes")).high is None
+    with pytest.raises(PlanError, match="'late' must have high or categories, not both"):
+        Column(name="late", high=1.0, categories=("no", "yes"))
 
 
 def test_a_unit_of_the_schema_has_no_more_keys_than_the_program_pays_for() -> None:
