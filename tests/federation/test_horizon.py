@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.app.horizon import HorizonFolder
+from cloister.app.horizon import RELEASES, HorizonFolder
 from cloister.cli import main
+from cloister.cli.verify import CODES
 from cloister.core.errors import CloisterError, PlanError
 from cloister.data.schema import Schema
 from cloister.federation.local import ANALYST, COORDINATOR, LocalFederation
+from cloister.federation.release_signatures import SUFFIX
 from cloister.privacy.events import HorizonEvent
 from cloister.privacy.ledger import Ledger
 from cloister.tasks import TASKS
@@ -141,6 +143,11 @@ def test_owners_freeze_and_agents_release_each_period_at_one_price(
         assert ledger.spent("visits") == pytest.approx(1, abs=1e-3)
         ledger.dispose()
         federation._wait(lambda silo=silo: not states(federation, silo), 60, "states are deleted")
+    if federation.profile == "group":  # else its files say that the noise was simulated
+        folders = [federation.results(silo, job).parent for silo in SILOS]
+        signed = [str(folder / (RELEASES + SUFFIX)) for folder in folders]
+        assert main(["verify", str(folders[0]), "--signed", *signed]) == 0
+        assert main(["verify", str(folders[0])]) == CODES["not verifiable"]
     capsys.readouterr()
     assert main(["jobs", "result", job, "--config", str(federation.config("north"))]) != 0
     assert "cloister horizon show" in capsys.readouterr().err

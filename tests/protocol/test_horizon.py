@@ -29,11 +29,14 @@ from cloister.core.errors import (
 )
 from cloister.data import read_source
 from cloister.data.schema import Schema
+from cloister.federation.release_signatures import Attestation
 from cloister.federation.silo.periods import Periods, freeze
+from cloister.federation.verification import verify_horizon
 from cloister.hazmat.ring import Integers, to_bytes, to_integers, to_words
 from cloister.hazmat.signing import Identity
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
+from cloister.privacy.chain import SignedStatement
 from cloister.privacy.events import HorizonEvent
 from cloister.privacy.horizon import Encoding
 from cloister.privacy.ledger import Ledger
@@ -451,6 +454,37 @@ def test_the_files_of_a_silo_show_the_charge_and_no_more_periods_than_were_sent(
                 folder.release(2, lambda admits: {}, ledger)
         assert found.outcome == outcome
     assert found.reason == "the ledger has sent 1 periods, and more are released."
+
+
+def test_released_periods_are_verified_by_the_signatures_of_all_silos(world: World) -> None:
+    for silo in SILOS:
+        world.freeze(silo, 1, counts(1))
+    assert world.live() == 1
+    assert world.plan.horizon is not None
+    horizon = Horizon(world.plan, world.plan.horizon)
+    folder = HorizonFolder(world.folder / "results", horizon, SCHEMA)
+    frames = [to_bytes(world.sums["north"][0].words)]
+    folder.publish(frames, SILOS_NOISE)
+
+    def outcome(*silos: str, words: list[bytes] = frames) -> tuple[str, str]:
+        files = []
+        for silo in silos:
+            with world.ledger(silo) as ledger:
+                said = ledger.statement(world.plan.run_id, horizon.digest, world.plan.events())
+            identity = world.identities[silo]
+            signed = SignedStatement.of(said, identity)
+            files.append(world.folder / f"{silo}.signed")
+            Attestation.of(*horizon.signed_with(words), silo, signed, identity).save(files[-1])
+        found = verify_horizon(folder.path, signatures=files, tasks=TASKS)[1]
+        return found.outcome, found.sentence
+
+    assert outcome(*SILOS)[0] == "verified"
+    assert outcome()[1].startswith("unsigned; request the files '.signed' of the silos")
+    why = "3 silos must have signed it; give their files with --signed. 2 of 3 silos signed: "
+    assert outcome("north", "east") == ("not verifiable", f"{why}north, east.")
+    assert outcome(*SILOS, words=[*frames, *frames])[0] == "not verifiable"
+    folder.publish([to_bytes(world.sums["north"][0].words + np.uint64(1))], SILOS_NOISE)
+    assert outcome(*SILOS)[0] == "not verifiable"
 
 
 def test_a_client_refuses_records_for_a_horizon_and_frozen_sums_for_other_plans(

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,6 +34,7 @@ from cloister.data.records import Records
 from cloister.data.schema import Schema
 from cloister.data.units import Admits
 from cloister.hazmat.discrete import MAX_SCALE
+from cloister.hazmat.prg import join
 from cloister.hazmat.ring import RING_BITS, from_bytes, to_bytes, to_integers, to_words
 from cloister.privacy.calibration import (
     gaussian_noise_multiplier,
@@ -267,6 +268,10 @@ class Horizon:
             if (WINDOWS.get(name) or 0) < encoding.periods
         }
         return found | {"recounts": unit * encoding.max_periods * sqrt(encoding.periods)}
+
+    def signed_with(self, frames: Sequence[bytes]) -> tuple[bytes, bytes]:
+        """Return the bytes that a silo signs: of the public numbers, and of the words so far."""
+        return canonical(self.to_dict()).encode(), join(frames)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""

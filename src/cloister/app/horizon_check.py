@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from cloister.app.horizon import HorizonFolder
+from cloister.app.horizon import Horizon, HorizonFolder
 from cloister.app.text import REAL_NOISE
 from cloister.core.errors import CloisterError, LedgerError
 from cloister.core.numerals import number
@@ -32,14 +32,16 @@ class HorizonFinding:
 
     Parameters
     ----------
+    frames : sequence of bytes
+        The released words of each period; empty if they cannot be read.
     reason : str
         The first contradiction; empty if there is none.
     checks : mapping of str to str
         What was found, by the name of the check.
     """
 
-    digest: str
-    periods: int
+    horizon: Horizon
+    frames: Sequence[bytes]
     reason: str
     checks: Mapping[str, str]
 
@@ -100,7 +102,7 @@ def check_horizon(
         checks["charge"] = _charge(kept, frames, ledger)
     except _Contradiction as error:
         reason = str(error)
-    return HorizonFinding(horizon.digest, len(frames), reason, checks)
+    return HorizonFinding(horizon, frames, reason, checks)
 
 
 def _frames(kept: HorizonFolder) -> list[bytes]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.app.files import MODEL
-from cloister.app.horizon_check import check_horizon
+from cloister.app.horizon import RELEASES
 from cloister.app.release import Release
 from cloister.app.replay import TOLERANCE
 from cloister.app.report.page import write_report
@@ -18,12 +18,16 @@ from cloister.core.errors import LedgerError, PlanError
 from cloister.core.numerals import number
 from cloister.federation.release_signatures import SUFFIX
 from cloister.federation.service import audit
-from cloister.federation.verification import Finding, pins_of, verify_release
+from cloister.federation.verification import Finding, pins_of, verify_horizon, verify_release
 from cloister.privacy.accounting import epsilon
 from cloister.tasks import installed
 
 CODES = {"verified": 0, "refuted": 9, "not verifiable": 10}
 """Exit code of each outcome."""
+_LIMITS = (
+    "This cannot show that silos summed their true records, nor, under the group mask, that the "
+    "aggregator added its noise. Compare the fingerprints with those from the silos."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,21 +93,11 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if args.model.suffix in (".html", ".md"):
         beside = args.model.with_name("model.json")
         raise PlanError(f"{args.model.name!r} is a report for people; verify {str(beside)!r}.")
-    found = verify_release(
-        args.model,
-        # As the model, each may be given by the folder of a silo's result.
-        signatures=[one / (MODEL + SUFFIX) if one.is_dir() else one for one in args.signed or ()],
-        signers=args.signers,
-        pins=pins_of(args.pins) if args.pins else None,
-        tasks=task_of_model(args),
-    )
+    found = verify_release(args.model, tasks=task_of_model(args), **_signatures(args, MODEL))
     rows = tuple(_checks(found).items())
     out.table(Table(f"Release of job {found.plan.run_id}", ("check", "found"), rows))
     out.paragraph(f"{found.outcome.upper()}: {found.sentence}")
-    out.paragraph(
-        "This cannot show that silos summed their true records, nor, under the group mask, that "
-        "the aggregator added its noise. Compare the fingerprints with those from the silos."
-    )
+    out.paragraph(_LIMITS)
     if args.report and found.outcome == "refuted":
         # A page would carry the wrong numbers further than a terminal.
         out.warn("no report of a refuted release is written.")
@@ -116,6 +110,26 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
             verification=(found.outcome, found.sentence),
         )
         out.say(f"written  {args.report}")
+    return {
+        **_outcome(found, out),
+        "reason": found.reason,
+        "field": found.field,
+        "replayed": found.replayed,
+        "plan_digest": found.plan.digest.hex(),
+    }
+
+
+def _signatures(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    return {
+        # As the release, each may be given by the folder of a silo's result.
+        "signatures": [one / (name + SUFFIX) if one.is_dir() else one for one in args.signed or ()],
+        "signers": args.signers,
+        "pins": pins_of(args.pins) if args.pins else None,
+    }
+
+
+def _outcome(found: Finding, out: Output) -> dict[str, Any]:
+    """Set the exit code of an outcome; return it with the signatures."""
     out.code = CODES[found.outcome]
     signatures = {
         "valid": len(found.signers),
@@ -127,18 +141,13 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     return {
         "verified": found.outcome == "verified",
         "outcome": found.outcome,
-        "reason": found.reason,
-        "field": found.field,
-        "replayed": found.replayed,
         "signatures": signatures if found.replayed else None,  # they are counted last
-        "plan_digest": found.plan.digest.hex(),
     }
 
 
 def _horizon(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Check the files of a horizon, and its charge."""
-    for name in ("signed", "signers", "pins", "report"):
-        refuse_given(getattr(args, name), f"--{name} is valid only for a model")
+    """Check the files of a horizon, its charge and its signatures."""
+    refuse_given(args.report, "--report is valid only for a model")
     ledger = None
     if args.ledger is not None:
         # Imported here: other checks do not load SQLAlchemy.
@@ -147,21 +156,26 @@ def _horizon(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         if not args.ledger.is_file():  # opening it would create an empty ledger
             raise LedgerError(f"ledger {str(args.ledger)!r} is missing; give that of the horizon.")
         ledger = Ledger(args.ledger)
-    found = check_horizon(args.model, {**installed(), **(task_of_model(args) or {})}, ledger)
+    tasks = {**installed(), **(task_of_model(args) or {})}
+    checked, found = verify_horizon(args.model, ledger, tasks=tasks, **_signatures(args, RELEASES))
+    if found.plan.horizon is None:
+        for name in ("signed", "signers", "pins"):
+            refuse_given(getattr(args, name), f"--{name} is not valid for a horizon over files")
     if ledger is not None:
         ledger.dispose()
-    title = f"Horizon with {found.periods} released periods"
-    out.table(Table(title, ("check", "found"), tuple(found.checks.items())))
+    title = f"Horizon with {len(checked.frames)} released periods"
+    rows = tuple({**checked.checks, **_signed(found)}.items())
+    out.table(Table(title, ("check", "found"), rows))
     out.paragraph(f"{found.outcome.upper()}: {found.sentence}")
     out.paragraph("Answers are computed from the released words when they are shown.")
-    out.code = CODES[found.outcome]
+    if found.replayed:
+        out.paragraph(_LIMITS)
     return {
-        "verified": False,
-        "outcome": found.outcome,
+        **_outcome(found, out),
         "reason": found.sentence,
-        "horizon": found.digest,
-        "periods": found.periods,
-        "checks": dict(found.checks),
+        "horizon": checked.horizon.digest,
+        "periods": len(checked.frames),
+        "checks": dict(checked.checks),
     }
 
 
@@ -173,12 +187,19 @@ def _checks(found: Finding) -> dict[str, str]:
     if budget:
         paid = epsilon(plan.events(), budget.delta)
         cost = f"epsilon {number(paid)} at delta {budget.delta:.2g}"
-    keys = dict(zip(plan.silos, plan.fingerprints, strict=False))
     return {
         "plan": plan.digest.hex(),
         "unit of privacy": plan.unit_in_words(),
         "cost of the plan": cost,
         "replay": rounds if found.replayed else found.reason,
+        **_signed(found),
+    }
+
+
+def _signed(found: Finding) -> dict[str, str]:
+    """Return the keys of the signatures that count, and why others do not."""
+    keys = dict(zip(found.plan.silos, found.plan.fingerprints, strict=False))
+    return {
         **{f"signed by {silo}": keys[silo] for silo in found.signers},
         **{f"does not count: {name}": reason for name, reason in (found.others or {}).items()},
     }

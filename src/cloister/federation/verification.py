@@ -10,9 +10,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cloister.app.files import MODEL
+from cloister.app.horizon import RELEASES
+from cloister.app.horizon_check import HorizonFinding, check_horizon
 from cloister.app.release import MODEL_FORMAT, plan_of_model, words_file
 from cloister.app.replay import contradiction
 from cloister.core.errors import DataError, PlanError
@@ -23,6 +24,9 @@ from cloister.federation.settings import SiloSettings, load_role
 from cloister.protocol.code import code_mismatch
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Task
+
+if TYPE_CHECKING:
+    from cloister.privacy.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -79,15 +83,13 @@ def verify_release(
     pins : mapping of silo to fingerprint, optional
         The only keys that count; by default those of the plan.
     """
-    if signers is not None and signers < 1:
-        raise PlanError(f"signers must be at least 1, got {signers}.")
     # Each file is read once, so that the replay and the signatures are about the same bytes.
     content, file = read_bytes(model, "model"), words_file(model)
     document = json_of(content, f"model {str(model)!r}")
     plan = plan_of_model(document, tasks)
     if document["format"] != MODEL_FORMAT:
         raise DataError(f"{str(model)!r} has released words only; verify a model.json.")
-    found = Finding(plan, "not verifiable", "", needed=signers or plan.min_silos)
+    found = Finding(plan, "not verifiable", "", needed=_needed(plan, signers))
     if not plan.opened:
         why = f"the code of its task {plan.task.name!r} is not installed here."
     elif _of_horizon(document):
@@ -107,6 +109,38 @@ def verify_release(
         digest, sums = (hashlib.sha256(text).hexdigest() for text in (content, words))
         return _counted(replace(found, replayed=True), digest, sums, files, pins)
     return replace(found, reason=why)
+
+
+def verify_horizon(
+    folder: Path,
+    ledger: Ledger | None = None,
+    *,
+    signatures: Sequence[Path] = (),
+    signers: int | None = None,
+    pins: Mapping[str, str] | None = None,
+    tasks: Mapping[str, type[Task]],
+) -> tuple[HorizonFinding, Finding]:
+    """Check a horizon from its files, count its signatures, and return what both showed.
+
+    The parameters are those of :func:`verify_release` and of :func:`check_horizon`.
+    """
+    checked = check_horizon(folder, tasks, ledger)
+    plan = checked.horizon.plan
+    needed = _needed(plan, signers)
+    found = Finding(plan, checked.outcome, checked.sentence, needed=needed)
+    if checked.reason or plan.horizon is None:  # over files, nobody signs
+        return checked, found
+    beside = folder / (RELEASES + SUFFIX)
+    files = signatures or [file for file in [beside] if file.is_file()]
+    public, words = map(hashlib.sha256, checked.horizon.signed_with(checked.frames))
+    replayed = replace(found, reason="", replayed=True)
+    return checked, _counted(replayed, public.hexdigest(), words.hexdigest(), files, pins)
+
+
+def _needed(plan: Plan, signers: int | None) -> int:
+    if signers is not None and signers < 1:
+        raise PlanError(f"signers must be at least 1, got {signers}.")
+    return signers or plan.min_silos
 
 
 def _of_horizon(document: Mapping[str, Any]) -> bool:
@@ -133,7 +167,7 @@ def _counted(
             "released words; nobody can check the records behind them."
         )
     elif not files:
-        why = f"unsigned; request {MODEL + SUFFIX} from the silos, and give them with --signed."
+        why = f"unsigned; request the files {SUFFIX!r} of the silos, and give them with --signed."
     elif len(valid) < found.needed:
         why = f"{found.needed} silos must have signed it; give their files with --signed."
     # Models of two silos may differ in versions and last digits, so that a silo signs the words,

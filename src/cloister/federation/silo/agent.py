@@ -21,7 +21,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from cloister.app.horizon import Horizon, HorizonFolder
+from cloister.app.horizon import RELEASES, Horizon, HorizonFolder
 from cloister.app.in_process import CONTENT_KEY
 from cloister.app.release import Release, release_of, words_file
 from cloister.core.errors import (
@@ -412,7 +412,7 @@ class Agent:
         return known
 
     def _attested(self, plan: Plan) -> Callable[[bytes, bytes], Attestation]:
-        """Return the function that signs a model of a plan as this silo."""
+        """Return the function that signs a model, or a horizon, and its words as this silo."""
         said = self._ledger.statement(plan.run_id, plan.digest.hex(), plan.events())
         identity = self._site.identity
         ledger = SignedStatement.of(said, identity)
@@ -467,6 +467,8 @@ class Agent:
         horizon = Horizon(plan, plan.horizon)
         folder = HorizonFolder(self._results / plan.run_id, horizon, self._site.schema)
         folder.publish(frames, noise)
+        signed = self._attested(plan)(*horizon.signed_with(frames))
+        signed.save(folder.path / (RELEASES + SUFFIX))
         self._shown[plan.run_id] = len(frames)
 
     def _stopped_before_slot(self, job: str, frame: bytes, asked_at: float) -> bool:
