@@ -49,7 +49,7 @@ from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan, rules_of_renewal
 from cloister.protocol.progress import Progress
 from cloister.protocol.summing import LocalStep, agreed_sums
-from cloister.protocol.task import Block, NoisyBlock, Task
+from cloister.protocol.task import INTERVAL_95, Block, NoisyBlock, Task
 from cloister.tasks import installed
 
 HORIZON, RELEASES = "horizon.json", "released.json"
@@ -250,18 +250,39 @@ class Horizon:
         shared = float(of_new @ of_old / np.linalg.norm(of_new) / np.linalg.norm(of_old))
         return {name: float(p) for name, p in test(new.state, old.state, shared).items()}
 
+    @property
+    def counts(self) -> bool:
+        """True if :meth:`expected` is the noise of counts of the task, in records."""
+        return self._count_noise is not None
+
+    @cached_property
+    def _relative_noise(self) -> float:
+        """Noise of one period, relative to the largest contribution of a record."""
+        block = self.plan.blocks(0)[0]
+        return self.noise_std(block) / sqrt(block.l2_squared * self.encoding.sensitivity_squared)
+
+    @cached_property
+    def _count_noise(self) -> float | None:
+        """Noise of one period in a count of the first block, or None if no count is known."""
+        block = self.plan.blocks(0)[0]
+        std = self._relative_noise * sqrt(block.l2_squared)
+        margins = self.plan.task.forecast(std, self.plan.nominal_n, self.plan.grid)
+        if "count_half_width" in margins:
+            return float(margins["count_half_width"].max() / INTERVAL_95["gaussian"])
+        # A record that adds one word to each of k elements has the norms k and sqrt(k) words.
+        equal = block.l1**2 % block.l2_squared == 0
+        return std * block.l1 / block.l2_squared if equal else None
+
     def expected(self) -> dict[str, float]:
         """Return the root mean square noise of a count in records, for each of `families`.
 
         Windows that are as long as the horizon are left out: they are all records so far.
-        It is that of the counts of the first block, to each of which a record adds the same word.
-        The last entry is that of all records counted anew in every period, by jobs with equal
-        shares of the budget.
+        Of several counts it is that of the least precise. Without :attr:`counts`, the unit is the
+        most that a record changes a release. The last entry is that of all records counted anew in
+        every period, by jobs with equal shares of the budget.
         """
-        block, encoding = self.plan.blocks(0)[0], self.encoding
-        # Of k equal words, the squared norm over the norm is one word.
-        word = block.l2_squared / block.l1
-        unit = self.noise_std(block) / word / sqrt(encoding.sensitivity_squared)
+        encoding = self.encoding
+        unit = self._count_noise or self._relative_noise
         found = {
             name: unit * float(np.sqrt((encoding.noises(asked) ** 2).mean()))
             for name, asked in self.families.items()

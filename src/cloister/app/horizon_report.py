@@ -45,7 +45,8 @@ _ANSWERS = {
 def noise_table(horizon: Horizon) -> Table:
     """Return the expected noise of a count in each kind of answer, before anything is spent."""
     rows = tuple((_ANSWERS[name], value) for name, value in horizon.expected().items())
-    title = "Expected noise of a count in records, a mean over all periods"
+    of = "of a count in records" if horizon.counts else "relative to the most that a record adds"
+    title = f"Expected noise {of}, a mean over all periods"
     return Table(title, ("records of", "standard deviation"), rows)
 
 

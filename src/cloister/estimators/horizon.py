@@ -275,7 +275,10 @@ class Horizon:
         return pd.DataFrame({"p": p, "changed": p < level})
 
     def expected(self) -> pd.Series[Any]:
-        """Return the root mean square noise of a count in records, for each kind of answer."""
+        """Return the root mean square noise of a count in records, for each kind of answer.
+
+        Of a model without counts it is relative to the most that a record adds.
+        """
         import pandas as pd
 
         return pd.Series(self._kept.horizon.expected(), name="noise")

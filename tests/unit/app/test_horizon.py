@@ -596,16 +596,30 @@ def test_a_window_as_long_as_the_horizon_is_not_named_beside_all_records() -> No
     assert noise_table(horizon_of(4)).headings == ("records of", "standard deviation")
 
 
-def test_the_expected_noise_is_that_of_the_released_counts() -> None:
+WEIGHED = Schema(
+    dataset="visits",
+    unit="patient",
+    max_rows=1,
+    columns=(*SCHEMA.columns, Column(name="weight", type="number", min=0.0, max=200.0)),
+)
+
+
+@pytest.mark.parametrize("weights", [[], [1.0, 3.0]])
+def test_the_expected_noise_is_that_of_the_released_counts(weights: list[float]) -> None:
     """Also of a task that divides its budget: a table and the means of its groups."""
-    weight = Column(name="weight", type="number", min=0.0, max=200.0)
-    columns = (*SCHEMA.columns, weight)
-    schema = Schema(dataset="visits", unit="patient", max_rows=1, columns=columns)
-    options = {"tables": [["kind"]], "means": ["weight"], "by": ["kind"]}
-    horizon = horizon_of(4, schema=schema, options=options)
+    options = {"tables": [["kind"]], "means": ["weight"], "by": ["kind"], "weights": weights}
+    horizon = horizon_of(4, schema=WEIGHED, options=options)
     nothing = np.zeros((4, horizon.plan.length(0)), dtype=np.int64)
     for name in ("so far", "latest"):
         noises = [
             horizon.latest(nothing[:t], name).results["table_1.noise"][0] for t in range(1, 5)
         ]
         assert horizon.expected()[name] == pytest.approx(np.sqrt(np.mean(np.square(noises))))
+
+
+def test_noise_of_unequal_sums_is_not_called_that_of_a_count() -> None:
+    task, options = TASKS["naive-bayes"], {"target": "kind", "numbers": "gaussian"}
+    horizon = horizon_of(4, task=task, schema=WEIGHED, options=options)
+    assert not horizon.counts
+    assert "relative to the most that a record adds" in noise_table(horizon).title
+    assert "of a count in records" in noise_table(horizon_of(4)).title
