@@ -620,8 +620,8 @@ class Logistic(Descent):
         values = np.append(slopes, weights[-1] - slopes @ middle)
         terms = (*frame.terms(self.of), "(constant)")
         note = (
-            f"After {self.steps} steps of gradient descent, not the maximum of the likelihood: for "
-            "prediction, not for effects."
+            f"After {self.steps} steps of gradient descent, not the maximum of the likelihood: do "
+            "not read its coefficients as effects."
         )
         return Answer(self.kind, {"coefficients": _coefficients(values, terms)}, note=note)
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats
-from cloister.core.declared import Length, Range, Rule, declared
+from cloister.core.declared import Hint, Length, Range, Rule, declared
 from cloister.core.errors import DataError, PlanError
 from cloister.core.randomness import os_bytes
 from cloister.data import check_file, read_cells, read_rows
@@ -52,6 +52,7 @@ class Column:
         Rule("all different", lambda names: len(set(names)) == len(names)),
         PRINTABLE,
         "names in the order of their codes; empty for a number",
+        Hint("truth values are 'false' and 'true'"),
     ] = ()
 
     def __post_init__(self) -> None:
@@ -319,7 +320,8 @@ def prepare(
         first = _within(first, cells[side.key.index(schema.unit)], keys_per_person)
     if len(first) > side.rows:
         raise DataError(
-            f"the table has more persons than the {side.rows} places of the session; agree on more."
+            f"the table with the columns {', '.join(column.name for column in side.columns)} has "
+            f"more persons than the {side.rows} places of the session; agree on more."
         )
     kept = np.fromiter(first.values(), np.intp, len(first))
     no_key = sum(not key for key in keys)
