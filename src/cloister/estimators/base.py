@@ -236,6 +236,7 @@ class PrivateEstimator(ReleaseMixin, Explained, BaseEstimator):
     ) -> tuple[Job, BudgetParameters]:
         """Return the job of a fit of named silos, from the names of columns and public labels."""
         model = copy(self)  # since reading may set attributes of a fitted model
+        # The caller states that this set of labels is public; an empty table has no other.
         if labels is not None and is_in_y(getattr(model, "classes", None)):
             model.__dict__["classes"] = label_set(label_parts(labels, len(silos)))
         model._check()

@@ -69,6 +69,7 @@ class _Preparing(TransformerMixin, PrivateEstimator):
         task, grid = self._fitted, self.plan_.grid
         # On the grid, so that a table is transformed exactly as the silos transform it in a plan.
         values = read_new(self, X)[0]
+        # A row of NaN keeps the positions of the others, so that labels still fit.
         kept = np.isfinite(values).all(axis=1)
         rows = task.transform(self.result_.results, grid.encode(values[kept]))
         if coded := [column.name for column in task.output if len(column.categories) > 2]:
