@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
 from cloister.core.display import Bars
@@ -52,6 +53,27 @@ def test_intervals_in_many_columns_hold_the_answer_of_k_means(columns: int) -> N
 def test_no_part_of_a_cloud_is_determined(columns: int) -> None:
     found = fits_of("cloud", columns)
     assert not any((fit.verdict == 2).any() for fit in found)
+
+
+def test_intervals_in_skewed_clouds_hold_the_answer_of_k_means() -> None:
+    """A few far records move the mean of a cluster, and that its borders and the other centres.
+
+    Clipped rounds do not show them. Without their part 0.6 of these intervals hold.
+    """
+    held: list[NDArray[np.bool_]] = []
+    for seed in range(12):
+        generator = np.random.default_rng([seed, 49])
+        values = np.exp(generator.normal(0, 0.5, (8000, 2)))
+        scaled = values / values.max(axis=0) * 1.7 - 1
+        plan = plan_for("auto", len(scaled), 2, 4, 4.0)
+        found = rerun(plan, plan.grid.encode(scaled), generator)
+        start = KMeans(4, init=found["centres"], n_init=1, max_iter=1000, tol=1e-12)
+        answer = start.fit(scaled).cluster_centers_
+        holds = (found["low"] <= answer) & (answer <= found["high"])
+        held.append(holds[found["verdict"] > 0].ravel())
+    known = np.concatenate(held)
+    assert len(known) > 20
+    assert known.mean() >= 0.9
 
 
 def test_the_intervals_of_all_centres_hold_together() -> None:

@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -65,6 +65,12 @@ class _Contract(BaseModel):
         except ValidationError as error:
             subject = f"column {values.get('name')!r}: " if isinstance(self, Column) else ""
             raise PlanError(subject + _sentence(error)) from None
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        # Without defaults: the representation of a model has that of its schema.
+        for name, value in super().__repr_args__():
+            if value != type(self).model_fields[str(name)].default:
+                yield name, value
 
 
 class Column(_Contract):
@@ -589,7 +595,7 @@ class Schema(_Contract):
             raise PlanError(
                 f"public bounds are needed of {listed}: give bounds={{{entries}"
                 f"{', ...' if lacking[5:] else ''}}}, or None to leave a column out, and missing="
-                '{name: "keep"} to keep rows with missing cells. Use a codebook or a '
+                '{name: "keep"} where a regression will impute missing cells. Use a codebook or a '
                 "guideline, because bounds from the records disclose one of them"
                 f"{choosing('bounds')}."
             )

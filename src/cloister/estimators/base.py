@@ -32,7 +32,10 @@ from cloister.estimators.tables import (
     category_column,
     check_schema,
     grid_rows,
+    is_in_y,
     is_list_of_tables,
+    label_parts,
+    label_set,
     matched,
     plain_schema,
     read_labelled,
@@ -180,7 +183,12 @@ class PrivateEstimator(ReleaseMixin, Explained, BaseEstimator):
         return self
 
     def plan(
-        self, X: Any = None, *, silos: int | None = None, want: Mapping[str, float] | None = None
+        self,
+        X: Any = None,
+        y: Any = None,
+        *,
+        silos: int | None = None,
+        want: Mapping[str, float] | None = None,
     ) -> FitPlan:
         """Return the cost, the expected error and the refusals of a fit, at no cost.
 
@@ -189,6 +197,8 @@ class PrivateEstimator(ReleaseMixin, Explained, BaseEstimator):
         X : as for `fit`, or sequence of str, optional
             Only the names or the number of its columns are read; texts in a list are names. By
             default they are those of the schema or of a mapping in `bounds`.
+        y : as for `fit`, optional
+            Only its set of labels is read, and only with ``classes="in_y"``.
         silos : int >= 1, optional
             Number of silos of the fit; by default that of X, or 1.
         want : mapping of str to float, optional
@@ -217,12 +227,18 @@ class PrivateEstimator(ReleaseMixin, Explained, BaseEstimator):
         check_whole(silos=count)
         if len(tables) > 1 and count != len(tables):
             raise PlanError(f"silos must be {len(tables)}, as in X, or omitted, got {silos}.")
-        job, spending = self._job([f"silo-{i}" for i in range(count)], tables or X)
+        _, labels = unpaired(X, y)
+        job, spending = self._job([f"silo-{i}" for i in range(count)], tables or X, labels)
         return plan_of_fit(job, spending, want)
 
-    def _job(self, silos: Sequence[str], X: Any = None) -> tuple[Job, BudgetParameters]:
-        """Return the job of a fit of named silos, from the names of the columns alone."""
+    def _job(
+        self, silos: Sequence[str], X: Any = None, labels: Any = None
+    ) -> tuple[Job, BudgetParameters]:
+        """Return the job of a fit of named silos, from the names of columns and public labels."""
         model = copy(self)  # since reading may set attributes of a fitted model
+        # The caller states that this set of labels is public; an empty table has no other.
+        if labels is not None and is_in_y(getattr(model, "classes", None)):
+            model.__dict__["classes"] = label_set(label_parts(labels, len(silos)))
         model._check()
         spending = model._spending()
         empty, has_labels = self._empty(X, spending)
@@ -394,6 +410,11 @@ class PrivateEstimator(ReleaseMixin, Explained, BaseEstimator):
             "frac_bits": plan.grid.frac_bits,
         }
         schema = Schema.load(bounds) if isinstance(bounds, str | Path) else bounds
+        if not isinstance(schema, Schema | None):
+            raise PlanError(
+                f"bounds must be a schema or its path, got {schema!r}; omit bounds if the fit had "
+                "no schema, since the file contains them."
+            )
         contract = cls._contract(plan, schema)
         model = cls(**{**agreed, **stored, **contract, **parameters})
         try:
@@ -622,6 +643,7 @@ class PrivateRegressor(RegressorMixin, PrivateSupervised):
 
 def _score(measure: Callable[..., float], model: Any, X: Any, y: Any, weight: Any) -> float:
     """Return a measure of the predictions of one table, or of all silos of a list together."""
+    X, y = unpaired(X, y)
     if not is_list_of_tables(X):
         X, y, weight = scored_rows(model, X, y, weight)
         return float(measure(y, model.predict(X), sample_weight=weight))

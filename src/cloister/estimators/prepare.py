@@ -19,7 +19,7 @@ from cloister.core.display import ENDS
 from cloister.core.errors import AccuracyWarning, PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.release import BudgetParameters, ReleasedModel, release
-from cloister.estimators.tables import new_rows, read_silos, refuse_silos
+from cloister.estimators.tables import read_new, read_silos, refuse_silos
 from cloister.protocol.task import Task, Transformer
 from cloister.tasks.columns import grid_of
 from cloister.tasks.preparation.bounds import Bounds
@@ -58,12 +58,8 @@ class _Preparing(TransformerMixin, PrivateEstimator):
         -------
         ndarray of shape (n_samples, n_features_out)
             Values are clipped to the public bounds first. With a schema, categories are their codes
-            0, 1, 2, ...; an estimator with a schema as `bounds` encodes them itself.
-
-        Raises
-        ------
-        DataError
-            If the schema drops a record of X.
+            0, 1, 2, ...; an estimator with a schema as `bounds` encodes them itself. A record that
+            a fit leaves out is NaN, as for scikit-learn, so that the next step leaves it out.
 
         Warns
         -----
@@ -72,7 +68,10 @@ class _Preparing(TransformerMixin, PrivateEstimator):
         """
         task, grid = self._fitted, self.plan_.grid
         # On the grid, so that a table is transformed exactly as the silos transform it in a plan.
-        rows = task.transform(self.result_.results, grid.encode(new_rows(self, X)))
+        values = read_new(self, X)[0]
+        # A row of NaN keeps the positions of the others, so that labels still fit.
+        kept = np.isfinite(values).all(axis=1)
+        rows = task.transform(self.result_.results, grid.encode(values[kept]))
         if coded := [column.name for column in task.output if len(column.categories) > 2]:
             warnings.warn(
                 f"Columns {coded} are codes of categories, which are no numbers; give the final "
@@ -80,7 +79,9 @@ class _Preparing(TransformerMixin, PrivateEstimator):
                 AccuracyWarning,
                 stacklevel=2,
             )
-        return grid_of(task.output, grid.frac_bits).decode(rows / grid.one)
+        found = np.full((len(values), len(task.output)), np.nan)
+        found[kept] = grid_of(task.output, grid.frac_bits).decode(rows / grid.one)
+        return found
 
     def fit_transform(self, X: Any, y: object = None, **parameters: Any) -> Floats:
         """Fit one table and return its :meth:`transform`."""

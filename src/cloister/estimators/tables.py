@@ -460,6 +460,11 @@ def as_labels(categories: Sequence[str]) -> NDArray[Any]:
 
 def label_parts(y: Any, n_silos: int) -> list[Any]:
     """Return the labels of each silo."""
+    if isinstance(y, str):
+        raise DataError(
+            f"y must be the labels, got the text {y!r}; give the column of the table, or a schema "
+            f"as bounds with target={y!r}."
+        )
     # One silo needs no list.
     if n_silos == 1 and not _is_list_of_arrays(y):
         return [y]
@@ -482,15 +487,22 @@ def public_classes(parts: Sequence[Any], classes: Any) -> NDArray[Any]:
         public.
     classes : sequence or "in_y"
     """
-    if classes is None or (isinstance(classes, str) and classes != IN_Y):
+    if classes is None or (isinstance(classes, str) and not is_in_y(classes)):
         raise PlanError(
             f"classes must be the public list of labels, or {IN_Y!r} to state that the set of "
             f"labels in y is public, got {classes!r}{choosing('classes')}."
         )
+    if isinstance(classes, str) and not any(map(len, parts)):
+        raise PlanError(f"classes={IN_Y!r} needs y; give y, or the public list of labels.")
     labels = label_set(parts) if isinstance(classes, str) else np.unique(np.asarray(classes))
     if len(labels) < 2:
         raise PlanError(f"classes must be at least 2, got {len(labels)} class.")
     return labels
+
+
+def is_in_y(classes: Any) -> bool:
+    """Return True if a parameter `classes` states that the set of labels in y is public."""
+    return isinstance(classes, str) and classes == IN_Y
 
 
 def label_set(parts: Iterable[Any]) -> NDArray[Any]:
@@ -552,7 +564,7 @@ def new_rows(model: Any, X: Any, *, without: int | None = None) -> Floats:
     X is read like the records of the fit: with a schema as `bounds`, columns are found by name, and
     the schema's rules fill missing cells. The column `without`, which is predicted, may be absent.
     """
-    values, names = _read_new(model, X, without)
+    values, names = read_new(model, X, without)
     lacking = ~np.isfinite(values)
     if not lacking.any():
         return values
@@ -567,8 +579,7 @@ def new_rows(model: Any, X: Any, *, without: int | None = None) -> Floats:
     rows = ", ".join(map(str, at[:5])) + (", ..." if at[5:] else "")
     raise DataError(
         f"rows {rows} (from 0) have a value in {dropping[:5]} that is missing, unknown or out of "
-        f"range, and the schema drops such records; remove them{scored}, or set the rule 'missing' "
-        "of the schema."
+        f"range, and the schema has no value for it; remove them{scored}, or fill these cells."
     )
 
 
@@ -581,7 +592,7 @@ def scored_rows(model: Any, X: Any, y: Any = None, weight: Any = None) -> tuple[
     check_is_fitted(model)
     # A model of a curator has no plan, and no target.
     task = model.plan_.task if hasattr(model, "plan_") else None
-    values, names = _read_new(model, X, getattr(task, "target", None))
+    values, names = read_new(model, X, getattr(task, "target", None))
     target = getattr(model, "target", None)
     if y is None and target is not None and is_frame(X) and target in header(X):
         y = X[target]
@@ -628,7 +639,7 @@ def is_list_of_tables(X: Any) -> bool:
     )
 
 
-def _read_new(model: Any, X: Any, without: int | None) -> tuple[Floats, Sequence[str]]:
+def read_new(model: Any, X: Any, without: int | None = None) -> tuple[Floats, Sequence[str]]:
     """Return new records, not finite in the cells for which a fit drops a record, and names."""
     check_is_fitted(model)
     refuse_silos(X, "predictions, scores and transform")

@@ -617,6 +617,8 @@ def test_names_of_columns_survive_the_file(tmp_path: Path) -> None:
     assert np.array_equal(loaded.predict(FRAME), fitted.predict(FRAME))
     with pytest.raises(ValueError, match="feature names"):
         loaded.predict(FRAME[["b", "a"]])
+    with pytest.raises(PlanError, match=r"must be a schema or its path, got \{.*omit bounds"):
+        DPKMeans.load(tmp_path / "m.json", bounds={"a": (-1, 1)})  # type: ignore[arg-type]
 
 
 def test_a_file_of_another_task_is_refused(tmp_path: Path) -> None:

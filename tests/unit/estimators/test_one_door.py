@@ -263,6 +263,11 @@ def test_the_set_of_labels_in_y_leaves_out_missing_ones() -> None:
     assert numbers.fit(X, np.where(ONE, np.nan, Y)).classes_.tolist() == [0, 1]
 
 
+def test_a_name_is_no_y() -> None:
+    with pytest.raises(DataError, match=r"y must be the labels, got the text 'c'.*target='c'"):
+        DPLinearRegression(target_bounds=(0, 1), **NAMED).fit(FRAME[["a", "b"]], "c")
+
+
 def test_y_has_a_label_for_each_record() -> None:
     with pytest.raises(DataError, match=f"got {N} records and 3 labels"):
         DPNaiveBayes(**CLASSES).fit(X, Y[:3])
@@ -413,6 +418,7 @@ def test_silos_with_a_truth_can_be_cross_validated(model: Any) -> None:
     fitted = clone(model).fit(tables, truths)
     together = fitted.score(pd.concat(tables), np.concatenate(truths))
     assert fitted.score(tables, truths) == pytest.approx(together)
+    assert fitted.score(list(zip(tables, truths, strict=True))) == pytest.approx(together)
     weights = [np.arange(len(truth)) for truth in truths]
     weighted = fitted.score(pd.concat(tables), np.concatenate(truths), np.concatenate(weights))
     assert fitted.score(tables, truths, weights) == pytest.approx(weighted)

@@ -25,6 +25,7 @@ from cloister import (
     Schema,
 )
 from cloister.core.errors import DataError, PlanError
+from cloister.data.schema import Column
 from cloister.privacy.budget import Budget
 
 COLUMNS: list[dict[str, Any]] = [
@@ -231,6 +232,24 @@ def test_a_rule_for_no_column_is_refused_with_the_form_of_one() -> None:
 
 def test_a_printed_schema_is_its_file() -> None:
     assert str(WARD) == WARD.to_toml()
+
+
+def test_a_schema_is_represented_without_defaults() -> None:
+    assert eval(repr(WARD), {"Schema": Schema, "Column": Column}) == WARD
+    assert "spellings" not in repr(DPKMeans(2, epsilon=1.0, bounds=WARD))
+
+
+def test_a_plan_takes_the_arguments_of_a_fit() -> None:
+    X, y = np.zeros((9, 2)), np.arange(9) % 3
+    model = DPNaiveBayes(epsilon=1.0, bounds=(0, 1), nominal_n=400, classes="in_y")
+    listed = DPNaiveBayes(epsilon=1.0, bounds=(0, 1), nominal_n=400, classes=[0, 1, 2])
+    expected = listed.plan(X).plan.task
+    assert model.plan(X, y).plan.task == expected
+    assert model.plan([X, X], [y, y]).plan.task == expected
+    assert model.plan([(X, y), (X, y)]).plan.task == expected
+    assert model.classes == "in_y"
+    with pytest.raises(PlanError, match="classes='in_y' needs y"):
+        model.plan(X)
 
 
 def test_missing_cells_that_are_kept_name_the_task_that_completes_them() -> None:

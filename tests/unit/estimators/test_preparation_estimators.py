@@ -122,6 +122,21 @@ def test_categories_of_a_schema_pass_or_enter_one_by_one() -> None:
         directions.inverse_transform(directions.transform(frame))
 
 
+def test_a_pipeline_leaves_out_the_same_records_in_every_step() -> None:
+    """Each step pays before the next one reads, so a step that refuses gaps loses the budget."""
+    ill = X[:, 0] > 50
+    gaps = FRAME.mask(pd.DataFrame({"age": False, "visits": np.arange(2000) % 10 == 0}))
+    scaler = DPStandardScaler(epsilon=1000.0, bounds={"age": (0, 100), "visits": (-2, 10)})
+    model = DPLogisticRegression(epsilon=1000.0, bounds=(-4, 4), classes=[False, True])
+    steps = [step.set_params(nominal_n=1800, max_loss=0.1) for step in (scaler, model)]
+    fitted = make_pipeline(*steps).fit(gaps, ill)
+    complete = gaps["visits"].notna().to_numpy()
+    scaled = fitted[0].transform(gaps)
+    np.testing.assert_array_equal(np.isfinite(scaled).all(axis=1), complete)
+    np.testing.assert_array_equal(scaled[complete], fitted[0].transform(gaps[complete]))
+    assert fitted.score(gaps, ill) == fitted.score(gaps[complete], ill[complete]) > 0.9
+
+
 def test_codes_of_categories_are_no_numbers_for_the_next_estimator() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"age": X[:, 0], "work": rng.choice(["a", "b", "c"], 2000)})

@@ -98,6 +98,9 @@ def test_by_a_schema_the_truth_may_be_a_column(rule: str) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert fitted.score(table) == fitted.score(GAPS, LABELS)
+    if rule == "drop":
+        with pytest.raises(DataError, match=r"rows 0, 50.*'b'.*fill these cells"):
+            fitted.predict(table)
     lost = [one for one in caught if one.category is DataLossWarning]
     assert len(lost) == (2 if rule == "drop" else 0)
 

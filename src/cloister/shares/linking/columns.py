@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats
-from cloister.core.declared import Length, Range, Rule, declared
+from cloister.core.declared import Hint, Length, Range, Rule, declared
 from cloister.core.errors import PlanError
 from cloister.hazmat.ring import Words
 from cloister.shares.mpc.program import Names
@@ -38,7 +38,10 @@ class Column:
     high: Annotated[float | None, "public; a number must have it, a category has none"] = None
     bits: Literal[1, 2, 3, 4, 6, 12] = 12
     categories: Annotated[
-        Names, PRINTABLE, "names in the order of their codes; empty for a number"
+        Names,
+        PRINTABLE,
+        "names in the order of their codes; empty for a number",
+        Hint("truth values are 'false' and 'true'"),
     ] = ()
 
     def __post_init__(self) -> None:

@@ -147,8 +147,8 @@ class Logistic(Descent):
         values = np.append(slopes, weights[-1] - slopes @ middle)
         found = bare(values, axes=("term",), labels=((*frame.terms(self.of), CONSTANT),))
         note = (
-            f"After {self.steps} steps of gradient descent, not the maximum of the likelihood: for "
-            "prediction, not for effects."
+            f"After {self.steps} steps of gradient descent, not the maximum of the likelihood: do "
+            "not read its coefficients as effects."
         )
         return self._answered({"coefficients": found}, note=note)
 

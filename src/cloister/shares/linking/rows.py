@@ -189,7 +189,8 @@ def prepare(
         first = _within(first, cells[side.key.index(schema.unit)], keys_per_person)
     if len(first) > side.rows:
         raise DataError(
-            f"the table has more persons than the {side.rows} places of the session; agree on more."
+            f"the table with the columns {', '.join(column.name for column in side.columns)} has "
+            f"more persons than the {side.rows} places of the session; agree on more."
         )
     kept = values[np.fromiter(first.values(), np.intp, len(first))]
     return Prepared(

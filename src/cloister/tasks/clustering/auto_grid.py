@@ -64,6 +64,7 @@ _NU, _SLOW, _FAST = 0.1, 0.2, 0.4  # radius of Lloyd rounds against their noise
 _NARROW, _WIDE = 0.7, 3.0  # radius in root mean square distances of a cluster
 _MODEL = 0.05  # relative error of every estimate from the histogram
 _SEEN = 2.0  # standard deviations of a moment of cells beyond which it is no noise
+_FAR = 4.0  # squared distance of a cell that rounds do not see, in mean squared ones
 _DRIFT = 0.3  # share of a later change that may be wrong
 
 
@@ -76,10 +77,13 @@ class GridKnown(MovingCentres):
     surrogate: Surrogate
     error_std: Floats  # of each centre in a column; on the grid, its square could round to 0
     moved: Floats  # of each centre by records that the surrogate has elsewhere
+    unseen_std: Floats  # of each centre by records that neither surrogate nor Lloyd rounds see
     verdict: Floats  # of each cluster, after the last round
     # Sums of the distances of records to the box, beyond its low and its high end in each column.
     beyond_low: Floats
     beyond_high: Floats
+    beyond_low_std: Floats
+    beyond_high_std: Floats
 
 
 @dataclass(frozen=True)
@@ -151,9 +155,12 @@ class GridRoute(Route):
             surrogate=empty,
             error_std=np.zeros(self.n_clusters),
             moved=np.zeros((self.n_clusters, d)),
+            unseen_std=np.zeros((self.n_clusters, d)),
             verdict=np.full(self.n_clusters, NOT_DETERMINED),
             beyond_low=np.zeros(d),
             beyond_high=np.zeros(d),
+            beyond_low_std=np.zeros(d),
+            beyond_high_std=np.zeros(d),
         )
         return encode_state(initial)
 
@@ -279,6 +286,8 @@ class GridRoute(Route):
             box_high=high,
             beyond_low=np.maximum((noisy * below).sum(axis=1), 0),
             beyond_high=np.maximum((noisy * above).sum(axis=1), 0),
+            beyond_low_std=noise_std * np.sqrt((below**2).sum(axis=1)),
+            beyond_high_std=noise_std * np.sqrt((above**2).sum(axis=1)),
         )
 
     def _affordable(self, counts: Floats) -> float:
@@ -318,37 +327,43 @@ class GridRoute(Route):
         known = replace(
             known, surrogate=Surrogate(points, weights, float(n)), centres=centres / ONE
         )
-        moved = self._moved(known, cells, counts.ravel() - fitted, noise_std)
-        known = replace(known, moved=moved)
+        moved, unseen = self._moved(known, cells, counts.ravel() - fitted, noise_std)
+        known = replace(known, moved=moved, unseen_std=unseen)
         return self._with_errors(known, cells[fitted > 0.1 * noise_std], noise_std)
 
     def _moved(
         self, known: GridKnown, cells: Integers, missing: Floats, noise_std: float
-    ) -> Floats:
+    ) -> tuple[Floats, Floats]:
         """Return the moves of the centres by records that the surrogate has elsewhere.
 
         These are records beyond the box, which count in its outermost cells, and records in cells
         whose counts are significantly larger than the density. Lloyd rounds clip far records, so
-        that they do not see them.
+        that they do not see them. Fewer far records are within the noise of the counts: also
+        returns the standard deviation of the moves by these.
         """
         k, partition = len(known.centres), self._partition(known)
         labels = nearest_centres(cells.astype(np.int32), on_lattice(known.centres))
-        moves = np.zeros(known.centres.shape)
+        moves, stds = np.zeros((2, *known.centres.shape))
         half, bins = self.histogram_of(known)
+        apart = (cells / ONE - known.centres[labels]) ** 2
+        is_far = apart.sum(axis=1) > _FAR * partition.within[labels]
         for c, middles in enumerate(cells.T / ONE):
             arms = middles - known.centres[labels, c]
             sums = np.bincount(labels, missing * arms, k)
             noise = noise_std * np.sqrt(np.bincount(labels, arms**2, k))
+            stds[:, c] = noise_std * np.sqrt(np.bincount(labels, is_far * arms**2, k))
             moves[:, c] = np.where(np.abs(sums) > _SEEN * noise, np.abs(sums), 0)
             side, places = 2 * half[c] / bins[c], known.surrogate.points[:, c] / ONE
-            for is_outer, beyond in (
-                (places < known.box_low[c] + side, known.beyond_low[c]),
-                (places > known.box_high[c] - side, known.beyond_high[c]),
-            ):
+            low = places < known.box_low[c] + side, known.beyond_low[c], known.beyond_low_std[c]
+            high = places > known.box_high[c] - side, known.beyond_high[c], known.beyond_high_std[c]
+            for is_outer, beyond, std in (low, high):
                 # A cluster has the same part of the records beyond as of the outermost cells.
                 masses = np.bincount(partition.labels, known.surrogate.masses * is_outer, k)
-                moves[:, c] += masses / max(masses.sum(), 1) * beyond
-        return moves / partition.counts[:, None]
+                part = masses / max(masses.sum(), 1)
+                moves[:, c] += part * beyond
+                stds[:, c] = np.hypot(stds[:, c], part * std)
+        counts = partition.counts[:, None]
+        return moves / counts, stds / counts
 
     def _with_errors(self, known: GridKnown, cells: Integers, noise_std: float) -> GridKnown:
         """Set the errors of the histogram's centres and counts by a public model."""
@@ -424,6 +439,7 @@ class GridRoute(Route):
             path_std=known.error_std,
             last_std=last_std,
             moved=known.moved,
+            unseen_std=known.unseen_std,
             size_errors=known.counts_std / known.counts,
             clear=above_noise(known.sizes, known.size_half_width),
             public_seed=self.public_seed,

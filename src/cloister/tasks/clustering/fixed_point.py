@@ -48,6 +48,7 @@ _NARROW = 0.25  # longest interval of a cluster, in distances to the next centre
 _LOOSE, _LOOSER, _PART = 0.5, 0.8, 0.1  # eigenvalues that move a cluster, and its part in them
 _GAP, _NO_CLOUD = 0.6, 0.75  # density between two centres over that at them, of a gap and below one
 _SLICE, _FEWEST = 0.12, 30  # thickness of a place between them, in distances; fewest points
+_UNSEEN = 0.5  # part of the moves by far records that Lloyd rounds do not show
 _LUMP = 0.07  # move by records beyond the box, in distances to the next centre
 
 
@@ -73,6 +74,7 @@ def judge(
     path_std: Floats,
     last_std: Floats,
     moved: Floats,
+    unseen_std: Floats,
     size_errors: Floats,
     clear: Flags,
     public_seed: int,
@@ -90,6 +92,8 @@ def judge(
         The same from the noise of the last round alone.
     moved : ndarray of shape (n_clusters, n_features), >= 0
         Possible moves of the means by records that the surrogate has elsewhere.
+    unseen_std : ndarray of shape (n_clusters, n_features)
+        Standard deviations of the means by far records within the noise.
     size_errors : ndarray of shape (n_clusters,)
         Relative standard deviations of the sizes.
     clear : ndarray of shape (n_clusters,), bool
@@ -104,9 +108,11 @@ def judge(
     blurred = _Cloud.drawn(surrogate, centres, rng, _SMOOTH * cloud.spread * ONE)
     response = Response.of(blurred.derivative(), blurred.counts, centres.shape)
     error = np.minimum(path_std[:, None], last_std)
-    amplified = response.amplified(error**2, _MOST)
-    drift = cloud.fixed / ONE - centres
     z = INTERVAL_95["gaussian"]
+    # A mean that far records move also moves its borders, and so the other centres.
+    variances = error**2 + (_UNSEEN * unseen_std) ** 2 + (moved / z) ** 2
+    amplified = response.amplified(variances, _MOST)
+    drift = cloud.fixed / ONE - centres
     model = MODEL_ERROR * np.sqrt((z * amplified) ** 2 + drift**2 + moved**2)
     half_width = np.hypot(z * last_std, model)
     near = cloud.distances.min(axis=1)

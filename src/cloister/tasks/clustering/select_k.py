@@ -46,6 +46,7 @@ _ROWS = {
     "start",
     "error_std",
     "moved",
+    "unseen_std",
     "verdict",
     *(field.name for field in fields(MovingCentres)),
 }

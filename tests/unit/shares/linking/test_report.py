@@ -137,7 +137,10 @@ def test_answers_print_as_a_line_each_and_their_frame_has_the_remarks(found: Fou
     assert len(lines) == 1 + len(ALL) + len([*found.remarks()])
     assert "array" not in repr(found.answers)
     remarks = found.to_frame().attrs["remarks"]
-    assert any("not the maximum of the likelihood" in remark for remark in remarks)
+    assert any(
+        "not the maximum of the likelihood: do not read its coefficients as effects" in remark
+        for remark in remarks
+    )
 
 
 def test_a_report_of_counts_alone_knows_their_intervals(tmp_path: Path) -> None:

@@ -219,11 +219,18 @@ def test_what_does_not_fit_is_refused_in_a_sentence(why: str) -> None:
     assert str(refused.value).count(". ") == 0
 
 
+def test_truth_values_are_categories_with_names() -> None:
+    with pytest.raises(
+        PlanError, match="got \\(False, True\\); truth values are 'false' and 'true'"
+    ):
+        Column(name="x", categories=(False, True))  # type: ignore[arg-type]
+
+
 def test_a_key_is_no_column_and_persons_fit_their_places() -> None:
     with pytest.raises(PlanError, match="never a column"):
         Side(rows=9, key=("x",), columns=FIRST)
     small = {"crm": Side(rows=100, key=("id",), columns=FIRST), "cards": sides(9, 300)[1]}
-    with pytest.raises(DataError, match="more persons than the 100 places"):
+    with pytest.raises(DataError, match="columns group, x has more persons than the 100 places"):
         question(sides=small).run_here(tables())
     with pytest.raises(CloisterError):
         question().run_here({"crm": tables()["crm"]})

@@ -35,7 +35,7 @@ def blobs(centres: list[list[float]], spread: float, seed: int = 0) -> Floats:
     return np.clip(places + generator.normal(size=places.shape) * spread, -0.99, 0.99)
 
 
-def judged(points: Floats, centres: Floats, std: float = 0.001, **more: bool) -> Judgement:
+def judged(points: Floats, centres: Floats, std: float = 0.001, **more: float) -> Judgement:
     k = len(centres)
     return judge(
         surrogate(points),
@@ -43,6 +43,7 @@ def judged(points: Floats, centres: Floats, std: float = 0.001, **more: bool) ->
         path_std=np.full(k, std),
         last_std=np.full(centres.shape, std),
         moved=np.zeros(centres.shape),
+        unseen_std=np.full(centres.shape, more.get("unseen", 0.0)),
         size_errors=np.full(k, 0.02),
         clear=np.full(k, more.get("clear", True)),
         public_seed=1,
@@ -156,6 +157,15 @@ def test_wide_intervals_are_not_determined() -> None:
     assert judged(blobs(FAR, 0.08), np.array(FAR), std=0.3).verdict.tolist() == [0, 0, 0]
 
 
+def test_far_records_within_the_noise_widen_the_intervals_of_all_clusters_they_border() -> None:
+    points = np.clip(np.random.default_rng(3).normal(size=(SIZE, 2)) * [0.3, 0.05], -0.99, 0.99)
+    halves = np.array([[-0.24, 0.0], [0.24, 0.0]])
+    wide = judged(points, halves, unseen=0.02).half_width[:, 0]
+    # Each half moves by more than its own mean, since their border moves with the other one.
+    assert (wide > 2 * 1.96 * 0.5 * 0.02).all()
+    assert (judged(points, halves).half_width[:, 0] < 0.3 * wide).all()
+
+
 def test_a_poor_optimum_determines_nothing() -> None:
     corners = [[-0.7, -0.7], [-0.7, 0.7], [0.7, -0.7], [0.7, 0.7]]
     points = blobs(corners, 0.05)
@@ -193,6 +203,7 @@ def test_a_surrogate_without_mass_is_not_judged() -> None:
         path_std=np.ones(2),
         last_std=np.ones((2, 2)),
         moved=np.zeros((2, 2)),
+        unseen_std=np.zeros((2, 2)),
         size_errors=np.full(2, 0.02),
         clear=np.ones(2, dtype=bool),
         public_seed=0,
@@ -215,6 +226,7 @@ def test_points_of_one_place_stay_there() -> None:
         path_std=np.full(2, 0.01),
         last_std=np.full((2, 2), 0.01),
         moved=np.zeros((2, 2)),
+        unseen_std=np.zeros((2, 2)),
         size_errors=np.full(2, 0.02),
         clear=np.ones(2, dtype=bool),
         public_seed=0,
