@@ -90,7 +90,7 @@ def test_a_mixed_federation_runs_equal_tasks_and_declines_others(
     with LocalFederation(tmp_path / "f", SCHEMA, _tables(tmp_path), command=command) as federation:
         federation.start()
         federation.wait_connected()
-        for task, options in (("count", {}), ("fastlloyd", {"n_clusters": 2, "rounds": 2})):
+        for task, options in (("count", {}), ("sulloyd", {"n_clusters": 2, "rounds": 2})):
             plan = _plan(federation, task, **options)
             assert plan.code is not None
             assert plan.code.version == TABLE["release"]

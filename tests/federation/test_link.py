@@ -293,7 +293,7 @@ PLACES = """{
 
 
 def ended(
-    keys: Mapping[str, Path], moment: str = "", program: str = KILLED, timeout: str = "10"
+    keys: Mapping[str, Path], moment: str = "", program: str = KILLED, timeout: str = "30"
 ) -> dict[str, tuple[int, str]]:
     """Run all parties; return the code and the words of each. The bank dies at a moment."""
     killed = [sys.executable, "-c", program.replace("{places}", PLACES), moment]
