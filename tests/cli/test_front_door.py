@@ -59,6 +59,7 @@ def test_an_option_of_another_action_is_not_its_own_answer(
     assert main(["jobs", "list", "--config", "x.toml", "--task", "y.py:Y"]) == 2
     said = capsys.readouterr().err
     assert "unrecognized arguments: --task" in said
+    assert "see cloister jobs list --help" in said  # not the list of all commands
     assert "did you mean '--task'" not in said
 
 

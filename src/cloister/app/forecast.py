@@ -185,7 +185,7 @@ def wanted_budget(
     Parameters
     ----------
     plan_for : function of a budget
-    want : mapping of a printed name of a forecast, or its first words, or of a column, to a margin
+    want : mapping of a printed name of a forecast, or words of it, or of a column, to a margin
         A 95 % half-width in the units of the forecast; of several values the largest counts.
 
     Returns
@@ -201,8 +201,8 @@ def wanted_budget(
     want = {name.replace(" ", "_").removeprefix("the_"): width for name, width in want.items()}
     largest = plan_for(Budget(_EPSILONS[-1], delta))
     known = _wanted(largest)
-    # The beginning of a long name stands for all forecasts that have it.
-    want = {full: width for name, width in want.items() for full in _begun(name, known) or (name,)}
+    # Words of a long name stand for all forecasts that have them.
+    want = {full: width for name, width in want.items() for full in _having(name, known) or (name,)}
     ranges = {_short(name): reason for name, (_, _, reason) in _ranges(largest).items()}
     if ranges:  # which have a value for each column
         ranges |= dict.fromkeys(_names_of(largest), next(iter(ranges.values())))
@@ -242,9 +242,9 @@ def wanted_budget(
     return Budget(_EPSILONS[at], delta)
 
 
-def _begun(name: str, known: Iterable[str]) -> list[str]:
-    """Return the names that are this one, or else those that begin with its words."""
-    return [name] if name in known else [full for full in known if full.startswith(f"{name}_")]
+def _having(name: str, known: Iterable[str]) -> list[str]:
+    """Return the names that are this one, or else those that have its words in a row."""
+    return [name] if name in known else [full for full in known if f"_{name}_" in f"_{full}_"]
 
 
 def _wanted(plan: Plan) -> dict[str, float]:

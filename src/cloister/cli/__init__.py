@@ -186,8 +186,18 @@ class _Front(_Help):
 class _Parser(argparse.ArgumentParser):
     """An argument parser that reports an error in one sentence, without the usage."""
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:  # argparse would refer to the help of all commands
+            self._refuse(f"unrecognized arguments: {' '.join(unknown)}", f" {found.invoked}")
+        return found
+
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: {self._with_suggestion(message)}; see {self.prog} --help\n")
+        self._refuse(message)
+
+    def _refuse(self, message: str, invoked: str = "") -> NoReturn:
+        told = self._with_suggestion(message)
+        self.exit(USAGE, f"{self.prog}: {told}; see {self.prog}{invoked} --help\n")
 
     def _with_suggestion(self, message: str) -> str:
         """Return the message with the most similar command or option, if one is unknown."""

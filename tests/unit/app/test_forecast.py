@@ -388,6 +388,7 @@ def test_the_beginning_of_a_name_stands_for_all_forecasts_that_have_it() -> None
     assert len(names) > 1
     found = wanted_budget(plan_for, DELTA, {"log hazard ratio": 0.2})
     assert found == wanted_budget(plan_for, DELTA, dict.fromkeys(names, 0.2))
+    assert found == wanted_budget(plan_for, DELTA, {"hazard": 0.2})  # words within the name
     with pytest.raises(PlanError, match="want must name forecasts"):
         wanted_budget(plan_for, DELTA, {"log haz": 0.2})
 

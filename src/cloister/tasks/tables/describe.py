@@ -20,6 +20,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Positive, Whole, declared
 from cloister.core.display import ENDS, YEARS, Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
+from cloister.core.numerals import NOT_KNOWN
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -337,8 +338,10 @@ class Describe(Gaussian):
                 places = [mean, *cells_of(results, "quantiles")[i * n : i * n + n]]
                 first, *others = (in_days(place, is_date) for place in places)
                 cells = [first, in_days(deviation, is_date, YEARS), *others]
-                of_noise = [replace(cell, population=None) for cell in cells]
-                rows.append((name, "", "", *of_noise[:2], *near[i : i + len(clip)], *of_noise[2:]))
+                first, spread, *others = (replace(cell, population=None) for cell in cells)
+                # Noise may leave no variance at all, which is no statement on the records.
+                known = NOT_KNOWN if spread.value <= 0 < spread.high else spread
+                rows.append((name, "", "", first, known, *near[i : i + len(clip)], *others))
                 title, axes = f"Distribution of {name}", (name, "share of the records below")
                 curve = results["walls"][i], results, "distribution", i
                 pictures.append(curve_of(title, *curve, axes=axes, note=_BAND, dates=is_date))

@@ -12,6 +12,7 @@ from cloister import PlanError, Schema, dp_describe, run_job
 from cloister.app.forecast import expected
 from cloister.app.release import Release
 from cloister.core.display import Bars, Curve, Table
+from cloister.core.numerals import NOT_KNOWN
 from cloister.data import read_source
 from cloister.data.schema import Column
 from cloister.tasks import TASKS
@@ -110,6 +111,22 @@ def test_every_column_has_a_row_and_a_picture() -> None:
     pictures = [one for one in shown if isinstance(one, Bars | Curve)]
     assert [one.title.rsplit(" ")[-1] for one in pictures] == list(SCHEMA.names)
     assert "schema" in overview.note
+
+
+def test_a_deviation_that_noise_hides_is_not_known() -> None:
+    """Its estimate of 0 would say that all records are alike."""
+    result = described(table())
+    results = {**result.results}
+    results["deviation"], results["deviation_low"] = np.zeros((2, len(results["deviation"])))
+    shown = result.plan.task.displays(results, result.plan.columns)
+    overview, every = (
+        next(one for one in shown if one.title == title)
+        for title in ("All columns", "Every number")
+    )
+    at = overview.headings.index("deviation")
+    assert {row[at] for row in overview.rows if row[at]} == {NOT_KNOWN}
+    spread = next(cell for name, cell in every.rows if name.endswith(", deviation"))
+    assert (spread.value, spread.high > 0) == (0.0, True)  # its interval is shown there
 
 
 @pytest.mark.parametrize("left", [(), (1, 3), (0, 2), (1,)])
