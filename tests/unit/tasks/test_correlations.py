@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cloister.shares.linking.correlations import correlation_interval, with_sampling
+from cloister.tasks.correlations import correlation_interval, with_sampling
 
 RUNS = 4000
 Floats = NDArray[np.float64]
