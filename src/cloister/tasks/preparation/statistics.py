@@ -186,7 +186,7 @@ class Statistics(Gaussian):
         -----
         Variances and covariances divide by the number of records less one. The released covariance
         is the nearest matrix without negative eigenvalues; its intervals are those of the original
-        entries.
+        entries. A correlation is that of this matrix, moved into its own interval.
         """
         real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         noise, d = float(real["noise"][0]), len(self.used)
