@@ -17,8 +17,11 @@ from cloister import Budget, make_plan
 from cloister.app.in_process import run_plan
 from cloister.data.samples import load_patients
 from cloister.data.schema import schema_of
+from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import Floats, PublicColumn
 from cloister.tasks import TASKS
+from cloister.tasks.moments import PRODUCT, SQUARE
+from cloister.tasks.preparation.statistics import Statistics
 from cloister.testing import SimulatedNoise
 
 RUNS = 300
@@ -151,3 +154,56 @@ def test_variances_of_the_patients_are_those_of_scikit_learn(epsilon: float) -> 
     assert np.mean(held, axis=0).min() >= 0.92
     assert (np.median(widths, axis=0) < 1.7 * np.quantile(errors, 0.95, axis=0)).all()
     np.testing.assert_allclose(np.median(white, axis=0), 1, atol=0.03)
+
+
+def covered_correlations(rho: float, spread: float, mean: float) -> tuple[float, float]:
+    """Return how many runs know a correlation of five columns, and the share of these that hold it.
+
+    The first column spreads by `spread` deviations of the noise of its square. All correlations are
+    `rho`. Noise is added to the exact sums, as in a release.
+    """
+    n, noise, d, runs = 2000.0, 100.0, 5, 1000
+    deviations = np.array([np.sqrt(spread * noise / SQUARE / n), *[0.4] * (d - 1)])
+    means = mean * np.array([1.0, -1.0, 1.0, -1.0, 1.0])
+    moments = np.ones((d + 1, d + 1))
+    moments[:d, :d] = np.outer(deviations, deviations) * (rho + (1 - rho) * np.eye(d))
+    moments[:d, :d] += np.outer(means, means)
+    moments[:d, d] = moments[d, :d] = means
+    i, j = np.triu_indices(d + 1)
+    sums = n * moments[i, j] * np.where(i == j, SQUARE, PRODUCT)
+    task = Statistics(n_features=d, used=tuple(range(d)), covariance=True)
+    grid = Grid((-1.0,) * d, (1.0,) * d, task.frac_bits)
+    rng = np.random.default_rng(0)
+    known, held = [], []
+    for _ in range(runs):
+        real = {"sums": sums + noise * rng.normal(size=len(sums)), "noise": np.array([noise])}
+        state = {
+            name: np.rint(value * (1 << task.frac_bits)).astype(np.int64)
+            for name, value in real.items()
+        }
+        found = task.results(state, grid)
+        low, high = (found[f"correlation_{end}"][0, 1] for end in ("low", "high"))
+        known.append(not np.isnan(found["correlation"][0, 1]))
+        held.append(low <= rho <= high)
+    return float(np.mean(known)), float(np.mean(np.array(held)[known]))
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.5])
+@pytest.mark.parametrize("spread", [4.0, 10.0])
+@pytest.mark.parametrize("rho", [0.0, 0.3, 0.9, 0.99])
+def test_known_correlations_hold_where_noise_is_as_strong_as_a_spread(
+    rho: float, spread: float, mean: float
+) -> None:
+    """Intervals of first order held in 0.90 to 0.95 of them for 0.99.
+
+    The draws are the same in each run; a share of them has a deviation of 0.007.
+    """
+    known, held = covered_correlations(rho, spread, mean)
+    assert known > 0.7
+    assert held > 0.93
+
+
+def test_a_correlation_of_a_column_within_its_noise_is_seldom_known() -> None:
+    """Those of first order were known in all runs, and held in 74 of 100."""
+    known, _ = covered_correlations(0.99, 0.5, 0.5)
+    assert known < 0.1

@@ -25,15 +25,14 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.task import INTERVAL_95
 from cloister.shares.linking.answer import Answer, title_of
 from cloister.shares.linking.columns import TOP
-from cloister.shares.linking.correlations import correlation_interval, with_sampling
 from cloister.shares.linking.view import Frame, View
 from cloister.shares.mpc.material import Shape
 from cloister.shares.mpc.opening import NoiseOnShares
 from cloister.shares.mpc.products import matmul, square
 from cloister.shares.mpc.program import Names
-from cloister.tasks.intervals import BOX
+from cloister.tasks.correlations import correlations_of, matrix_of, with_sampling
 from cloister.tasks.moments import n_products, symmetric, upper_half
-from cloister.tasks.scores import known, mean_interval
+from cloister.tasks.scores import mean_interval, middle_of
 from cloister.tasks.tables.inference import (
     Tested,
     count_interval,
@@ -302,31 +301,12 @@ class Correlation(_Moments):
     def estimated(self, sums: Floats, s: float, frame: Frame) -> Answer:
         """Return the matrix of correlations."""
         terms = frame.terms(self.of)
-        spreads, noise = _carried(_spreads, sums, s)
-        places = symmetric(np.arange(len(spreads), dtype=np.float64)).astype(np.intp)
-        i, j = np.triu_indices(len(terms), 1)
-        at = np.stack([places[i, j], places[i, i], places[j, j]])  # a product and both squares
-        low, high = correlation_interval(spreads[at], noise[at[:, np.newaxis], at])
-        product, one, other = spreads[at]
-        value = np.clip(product / np.sqrt(np.maximum(one * other, 1e-300)), low, high)
-        ends = with_sampling(value, low, high, sums[-1])  # the last sum is of 1
-
-        def whole(pairs: Floats) -> Floats:
-            matrix = np.eye(len(terms))
-            matrix[i, j] = matrix[j, i] = pairs
-            return matrix
-
-        found = known(Estimate(value, low, high, population=ends), BOX).mapped(whole)
+        moments = symmetric(sums)
+        pairs = correlations_of(moments, np.full_like(moments, s**2))
+        ends = with_sampling(middle_of(pairs), pairs.low, pairs.high, sums[-1])  # a sum of 1
+        found = replace(pairs, population=ends).mapped(matrix_of)
         placed = replace(found, axes=("column", "column"), labels=(terms, terms))
         return self._answered({"correlations": placed})
-
-
-def _spreads(sums: Floats) -> Floats:
-    """Return packed sums of products about the means."""
-    moments = symmetric(sums)
-    first = moments[-1, :-1]
-    spread = moments[:-1, :-1] - np.outer(first, first) / moments[-1, -1]
-    return np.asarray(spread[upper_half(len(first))])
 
 
 def _carried(function: Callable[[Floats], Floats], at: Floats, s: float) -> tuple[Floats, Floats]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from math import isqrt
 from typing import Annotated, ClassVar, Self
@@ -27,6 +28,7 @@ from cloister.protocol.task import (
 )
 from cloister.tasks import interval_tables, moments
 from cloister.tasks.clipped import chunks
+from cloister.tasks.correlations import correlations_of, matrix_of
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Dates, Keep, build_task
 from cloister.tasks.preparation.quantiles import Used, check_used, numbers_but
@@ -184,7 +186,7 @@ class Statistics(Gaussian):
         -----
         Variances and covariances divide by the number of records less one. The released covariance
         is the nearest matrix without negative eigenvalues; its intervals are those of the original
-        entries.
+        entries. A correlation is that of this matrix, moved into its own interval.
         """
         real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         noise, d = float(real["noise"][0]), len(self.used)
@@ -198,7 +200,10 @@ class Statistics(Gaussian):
             second = np.diag(products)[:d]
             mean = mean_interval(products[:d, d], products[d, d], second, var_product, var_square)
             both = _covariance(products, var_square, var_product)
-            covariances = _matrices(both, half, _of_sample(n))
+            of_noise = np.full_like(products, var_product)
+            np.fill_diagonal(of_noise, var_square)
+            pairs = correlations_of(products, of_noise).mapped(matrix_of)
+            covariances = _matrices(both, pairs, half, _of_sample(n))
             variance = both.mapped(np.diag)
         else:
             n, first, second = float(real["sums"][0]), *np.split(real["sums"][1:], 2)
@@ -307,8 +312,11 @@ def _covariance(products: Floats, var_square: float, var_product: float) -> Esti
     )
 
 
-def _matrices(entries: Estimate, half: Floats, factor: float) -> dict[str, Floats]:
-    """Return covariance, times a factor, and correlation with intervals, in data units."""
+def _matrices(entries: Estimate, pairs: Estimate, half: Floats, factor: float) -> dict[str, Floats]:
+    """Return covariance, times a factor, and correlation with intervals, in data units.
+
+    A correlation is that of the nearest possible covariance, moved into its own interval.
+    """
     possible = middle_of(entries)
     values, vectors = np.linalg.eigh(possible)
     if values[0] < 0:
@@ -319,20 +327,12 @@ def _matrices(entries: Estimate, half: Floats, factor: float) -> dict[str, Float
     scale = factor * np.outer(half, half)
     variances = np.maximum(np.diag(possible), 1e-12)
     norm = np.sqrt(np.outer(variances, variances))
-    correlation = np.clip(possible / norm, -1.0, 1.0)
-    std = (entries.high - entries.low) / 2  # 95 % margins of error
-    # First order: the relative error of a deviation is half that of its variance.
-    of_variance = np.diag(std) / variances / 2
-    spread = np.hypot(std / norm, correlation * np.hypot.outer(of_variance, of_variance))
-    np.fill_diagonal(spread, 0.0)  # a correlation with itself is exactly 1
-    np.fill_diagonal(correlation, 1.0)
     unknown = np.isnan(entries.values)
-    correlation[unknown] = np.nan
+    value = np.clip(possible / norm, pairs.low, pairs.high)
+    correlation = replace(pairs, values=np.where(np.isnan(pairs.values), np.nan, value))
     return {
         "covariance": np.where(unknown, np.nan, possible * scale),
         "covariance_low": entries.low * scale,
         "covariance_high": entries.high * scale,
-        "correlation": correlation,
-        "correlation_low": np.where(unknown, -1.0, np.clip(correlation - spread, -1.0, 1.0)),
-        "correlation_high": np.where(unknown, 1.0, np.clip(correlation + spread, -1.0, 1.0)),
+        **correlation.named("correlation"),
     }

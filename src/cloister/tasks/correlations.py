@@ -19,18 +19,88 @@ References
 
 from __future__ import annotations
 
-from math import sqrt
+from math import isqrt, sqrt
 
 import numpy as np
 
 from cloister.core.arrays import Floats
-from cloister.core.display import Interval
+from cloister.core.display import Estimate, Interval
 from cloister.protocol.task import INTERVAL_95
-from cloister.tasks.intervals import BOX, fieller
+from cloister.tasks.intervals import BOX, KNOWN, fieller
+from cloister.tasks.scores import known
 
 _Z = INTERVAL_95["gaussian"]
 _PLACES = 33  # values of w
+_TOGETHER = 4096  # pairs, whose places fit in a few megabytes
 _INSIDE = 0.999999  # a value on a scale that is infinite at 1
+_LEAST = 1e-12  # variance of noise in records, below the rounding of a sum
+
+
+def correlations_of(moments: Floats, variances: Floats) -> Estimate:
+    """Return the correlations of each two columns with their 95 % noise intervals; shape (k,).
+
+    The pairs are in the order of ``numpy.triu_indices(d, 1)``.
+
+    Parameters
+    ----------
+    moments : ndarray of shape (d + 1, d + 1)
+        Noisy sums of products of (x, 1), where x has d columns.
+    variances : ndarray of the same shape
+        Those of the independent noise of each sum.
+    """
+    sums, noise = _about_means(moments, np.maximum(variances, _LEAST))
+    product, one, other = sums
+    # A noisy square is 0 or less where nothing is known.
+    value = product / np.sqrt(np.maximum(one, 1e-150) * np.maximum(other, 1e-150))
+    parts = range(0, max(len(value), 1), _TOGETHER)
+    at = [slice(first, first + _TOGETHER) for first in parts]
+    found = [correlation_interval(sums[:, part], noise[..., part]) for part in at]
+    low, high = (np.concatenate(ends) for ends in zip(*found, strict=True))
+    return known(Estimate(np.clip(value, low, high), low, high), BOX)
+
+
+def matrix_of(pairs: Floats) -> Floats:
+    """Return the symmetric matrix of pairs of columns, with 1 on the diagonal."""
+    d = (isqrt(8 * len(pairs) + 1) + 1) // 2
+    i, j = np.triu_indices(d, 1)
+    matrix = np.eye(d)
+    matrix[i, j] = matrix[j, i] = pairs
+    return matrix
+
+
+def _about_means(moments: Floats, variances: Floats) -> tuple[Floats, Floats]:
+    """Return sums of products and squares about the means, and covariances of their noise.
+
+    Their shapes are (3, k) and (3, 3, k), as for :func:`correlation_interval`.
+    """
+    d = len(moments) - 1
+    i, j = np.triu_indices(d, 1)
+    # The sums behind each pair: its product, both squares, both sums and the count.
+    at = (
+        np.array([i, i, j, i, j, np.full_like(i, d)]),
+        np.array([j, i, j, *[np.full_like(i, d)] * 3]),
+    )
+    product, square, other_square, first, other_first, n = moments[at]
+    of_each = variances[at]
+    # A count within its noise is uninformative, and a square of 0 leaves nothing known.
+    counted = n > KNOWN * np.sqrt(of_each[5])
+    n = np.where(counted, n, 1.0)
+    x, y = first / n, other_first / n
+    one, none = np.ones_like(x), np.zeros_like(x)
+    slopes = np.array(
+        [
+            [one, none, none, -y, -x, x * y],
+            [none, one, none, -2 * x, none, x**2],
+            [none, none, one, none, -2 * y, y**2],
+        ]
+    )
+    # The square of a noisy sum exceeds that of the exact one by the variance of its noise.
+    about = (
+        product - x * y * n,
+        square - (x**2 * n - of_each[3] / n),
+        other_square - (y**2 * n - of_each[4] / n),
+    )
+    return np.where(counted, about, 0.0), np.einsum("iak,jak,ak->ijk", slopes, slopes, of_each)
 
 
 def correlation_interval(sums: Floats, noise: Floats) -> Interval:

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cloister.shares.linking.correlations import correlation_interval, with_sampling
+from cloister.tasks.correlations import (
+    correlation_interval,
+    correlations_of,
+    matrix_of,
+    with_sampling,
+)
 
 RUNS = 4000
 Floats = NDArray[np.float64]
@@ -94,3 +99,22 @@ def test_sampling_widens_both_sides_in_squares() -> None:
     assert ends[0][1] < 0.4
     assert ends[1][1] > 0.7
     assert [ends[0][2], ends[1][2]] == [-1, 1]
+
+
+def test_correlations_of_a_count_within_its_noise_are_not_known() -> None:
+    moments = np.array([[5.0, 4.0, 0.0], [4.0, 5.0, 0.0], [0.0, 0.0, 20.0]])
+    for count, is_known in ((20.0, True), (2.0, False), (-20.0, False)):
+        moments[2, 2] = count
+        found = correlations_of(moments, np.full((3, 3), 1.0 if count < 20 else 0.01))
+        assert np.isfinite(found.values).item() == is_known
+        assert is_known or (found.low.item(), found.high.item()) == (-1, 1)
+
+
+def test_without_noise_correlations_are_those_of_the_records() -> None:
+    """For more pairs than are computed at once."""
+    records = np.random.default_rng(2).normal(size=(200, 100)) + 0.3
+    rows = np.column_stack([records, np.ones(200)])
+    found = correlations_of(rows.T @ rows, np.zeros((101, 101))).mapped(matrix_of)
+    exact = np.corrcoef(records.T)
+    for part in (found.values, found.low, found.high):
+        np.testing.assert_allclose(part, exact, atol=1e-6)
