@@ -54,11 +54,13 @@ from cloister.tasks.supervised.target import Features
 VERSIONS = 20
 """Number of versions of a record for the numbers that it lacks."""
 
-_IMPUTERS, _MODELS = (0.40, 0.55), 0.94  # of the budget: of one or two imputers, of all models
-_LACKING, _SHIFT, _SPREAD = 0.01, 0.03, 0.02
+_IMPUTERS, _MODELS = (0.40, 0.55), 0.92  # of the budget: of one or two imputers, of all models
+_SKEW, _LACKING, _SHIFT, _SPREAD = 0.02, 0.01, 0.03, 0.02
 _END = ROUNDS + LAST
 _ANALYSED = "analysis."  # of the names in the state
 _MOST = 2  # incomplete columns
+_LONGEST, _SKEWED = 4.0, 0.12  # cut of a record's asymmetry, and the least mean of skewed residuals
+_SURE = 2.0  # deviations of noise in this mean
 _ENOUGH = 24.0  # deviations of noise in the number of complete records, for intervals that hold
 _FAR = 200.0  # squared distance, beyond which a likelihood no longer falls
 _LEAST_SQUARE, _LEAST_ROOT = 1e-6, 1e-9
@@ -120,6 +122,23 @@ class Imputer:
         deviation = self.deviation * float(np.exp(np.clip(change[-1], -1.0, 1.0)))
         return replace(self, weights=self.weights + change[:-1], deviation=deviation)
 
+    def away(self, records: Records) -> tuple[Floats, Floats]:
+        """Return the margin of records, and how far their cells are from it, in its deviations."""
+        rows = self.task.model.design.rows(self.placed, records)
+        margin = self.task.model.margins(self.placed, self.weights, rows, records)
+        centre, deviation, _ = self.placed.target
+        values = records[:, self.task.target] / (1 << self.task.frac_bits)
+        places = (values - centre) / max(deviation, 1e-9)
+        return margin, (places - margin) / max(self.deviation, 1e-3)
+
+    def asymmetry(self, records: Records) -> Floats:
+        """Return the third Hermite polynomial of residuals; 0 for two categories.
+
+        It does not change to first order with errors of the released mean.
+        """
+        away = self.away(records)[1] * (self.deviation > 0)
+        return np.asarray(np.clip(away**3 - 3 * away, -_LONGEST, _LONGEST))
+
     def completed(self, records: Records, at: Floats) -> tuple[Records, Floats]:
         """Return records with a value for each missing cell of the column, and their likelihood.
 
@@ -127,8 +146,7 @@ class Imputer:
         completed has the likelihood 1, since quantiles are drawn with equal shares.
         """
         column, one = self.task.target, 1 << self.task.frac_bits
-        rows = self.task.model.design.rows(self.placed, records)
-        margin = self.task.model.margins(self.placed, self.weights, rows, records)
+        margin, away = self.away(records)
         absent = records[:, column] == NO_VALUE
         if self.task.levels[column]:
             values = np.where(at < 0, -one, one)
@@ -139,9 +157,7 @@ class Imputer:
             centre, deviation, _ = self.placed.target
             places = centre + deviation * (margin + self.deviation * at)
             values = np.rint(np.clip(places, -1.0, 1.0) * one)
-            away = (records[:, column] / one - centre) / max(deviation, 1e-9) - margin
-            square = np.minimum((away / max(self.deviation, 1e-3)) ** 2, _FAR)
-            likelihood = np.where(absent, 1.0, np.exp(-square / 2))
+            likelihood = np.where(absent, 1.0, np.exp(-np.minimum(away**2, _FAR) / 2))
         completed = records.copy()
         completed[absent, column] = values[absent]
         return completed, likelihood
@@ -377,6 +393,7 @@ class ImputedRegression(Gaussian):
         if t == ROUNDS:
             yield Block.counting("lacking", (columns,), _LACKING, columns)
         if t == _END:
+            yield ball_block("skew", columns, _SKEW)
             yield ball_block("shift", q * self._moves, _SHIFT)
             yield ball_block("spread", q * (q + 1) // 2, _SPREAD)
 
@@ -440,6 +457,10 @@ class ImputedRegression(Gaussian):
             spread = made.means(products(found - made.means(found)[:, made.owner]))
             moves = [(k, move) for k, one in enumerate(imputers) for move in one.moves]
             shift = np.concatenate([slope(*pair) for pair in moves])
+            skew = np.stack([one.asymmetry(records) for one in imputers])
+        # A record that lacks a cell of a model has no residual of it.
+        skew[:, lacks] = 0.0
+        yield Rows.dense(ball(skew, _LONGEST))
         for values, cut in zip((shift, spread), _cuts(known, imputers), strict=True):
             # A record without a missing cell has nothing to complete, and no error of it.
             whole = np.zeros((len(records), len(values)), dtype=np.int64)
@@ -472,11 +493,10 @@ class ImputedRegression(Gaussian):
         part = part_of(state, _ANALYSED)
         found |= prefixed(_ANALYSED, self.analysis.update(t - ROUNDS, part, released))
         if t == ROUNDS:
-            words, noise_std = released["lacking"].in_records()
-            found["lacking"], found["stds"][0] = words, noise_std
+            found["lacking"], found["stds"][0] = released["lacking"].in_records()
         if t == _END:
-            cuts = _cuts(self.analysis.known(part), self._imputers(state))
-            for k, (name, cut) in enumerate(zip(("shift", "spread"), cuts, strict=True), 1):
+            cuts = (_LONGEST, *_cuts(self.analysis.known(part), self._imputers(state)))
+            for k, (name, cut) in enumerate(zip(("skew", "shift", "spread"), cuts, strict=True), 1):
                 words, noise_std = released[name].in_records(BITS)
                 found[name], found["stds"][k] = words * cut, noise_std * cut
         return found
@@ -506,7 +526,8 @@ class ImputedRegression(Gaussian):
         dict
             Further, ``lacking`` of shape (n_incomplete,) with its interval: the share of records
             that lack each column. ``missing_information`` of shape (n_columns_of_design,) is the
-            part of a coefficient's variance over samples that missing cells add.
+            part of a coefficient's variance over samples that missing cells add. ``skewed``, of
+            shape (n_incomplete,), is 1 if residuals of a column are skewed: nothing is known then.
         """
         known, model = self.analysis.known(part_of(state, _ANALYSED)), self.analysis.model
         solution = model.solution(known)
@@ -516,7 +537,8 @@ class ImputedRegression(Gaussian):
         complete = model.sampling(known, solution)
         # Products of mean scores are those of the records less their spread.
         complete = complete + spread * model.sandwich
-        relied = solution.known & self._relied_on(state)
+        skewed = self._skewed(state)
+        relied = solution.known & (self._relied_on(state) and not skewed.any())
         solution = replace(solution, noise=solution.noise + by_noise, known=relied)
         found = self.analysis.results_of(known, solution, complete + spread + by_sampling)
         before = self.analysis.results_of(known, solution, complete)["sampling_covariance"]
@@ -527,7 +549,12 @@ class ImputedRegression(Gaussian):
         share = from_grid(state["lacking"], self.frac_bits) / n
         margin = _Z * noise_std / n
         ends = [np.clip(value, 0.0, 1.0) for value in (share, share - margin, share + margin)]
-        return {**found, **Estimate(*ends).named("lacking"), "missing_information": part[:-1]}
+        return {
+            **found,
+            **Estimate(*ends).named("lacking"),
+            "missing_information": part[:-1],
+            "skewed": skewed.astype(np.float64),
+        }
 
     def _relied_on(self, state: GridState) -> bool:
         """Return True if intervals may rest on the imputers.
@@ -543,9 +570,20 @@ class ImputedRegression(Gaussian):
                 return False
         return True
 
+    def _skewed(self, state: GridState) -> Flags:
+        """Return flags of the columns whose residuals are skewed.
+
+        Then their mean bends, too, and completed cells are wrong in a way that no interval shows.
+        """
+        states = (part_of(state, f"{k}.") for k in range(len(self.imputers)))
+        pairs = zip(self.imputers, states, strict=True)
+        n = [task.known(own).fit.columns.n for task, own in pairs]
+        skew, noise_std = (from_grid(state[name], self.frac_bits) for name in ("skew", "stds"))
+        return np.asarray(np.abs(skew) > _SKEWED * np.array(n) + _SURE * noise_std[1])
+
     def _between(self, state: GridState, inverse: Floats) -> tuple[Floats, Floats]:
         """Return the covariances of weights by noise and by sampling of the imputers."""
-        q, noise_std = len(inverse), float(from_grid(state["stds"], self.frac_bits)[1])
+        q, noise_std = len(inverse), float(from_grid(state["stds"], self.frac_bits)[2])
         shift = from_grid(state["shift"], self.frac_bits).reshape(self._moves, q).T
         noise = np.zeros((self._moves, self._moves))
         at = 0
@@ -587,14 +625,23 @@ class ImputedRegression(Gaussian):
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
     ) -> Summary:
         """Summarise the clearest effects on the target."""
-        return self.analysis.summary(results, columns, nominal_n, units)
+        found = self.analysis.summary(results, columns, nominal_n, units)
+        reason = self._reason(results, columns)
+        return replace(found, reliability=reason) if reason else found
+
+    def _reason(self, results: Results, columns: tuple[str, ...]) -> str:
+        """Return why no coefficient is known, if residuals are skewed."""
+        flags = zip(self.incomplete, results["skewed"], strict=True)
+        names = " and ".join(columns[j] for j, skewed in flags if skewed)
+        return names and f"Residuals of {names} are skewed, so no model completes missing cells."
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients with their picture, and what missing cells cost."""
         named = [columns[j] for j in self.incomplete]
         lacking = zip(named, Estimate.of(results, "lacking").cells(), strict=True)
         costs = zip(self.analysis.names, results["missing_information"].tolist(), strict=False)
-        of = Table("Missing cells", ("column", "share of records"), tuple(lacking), _LACK_NOTE)
+        note = f"{_LACK_NOTE} {self._reason(results, columns)}".rstrip()
+        of = Table("Missing cells", ("column", "share of records"), tuple(lacking), note)
         shown = tuple((name, NOT_KNOWN if isnan(part) else f"{part:.0%}") for name, part in costs)
         heads = ("column", "missing information")
         table = Table("Missing information", heads, shown, _INFORMATION_NOTE)

@@ -4,7 +4,7 @@ With the probability e of the treatment, means m1 and m0 of the outcome in both 
 residual r in a record's own arm, an effect is ``sum(k (m1 - m0) + w r) / sum(k)``. The average
 effect has ``k = 1`` and ``w = 1 / e`` or ``-1 / (1 - e)`` [RRZ94]_. That of overlap has
 ``k = e (1 - e)`` and ``w = 1 - e`` or ``-e`` [LMZ18]_ [MLG19]_; both are taken four times here. The
-difference that is not adjusted has models without covariates. There e is the released share of the
+difference that is not adjusted has models without covariates. Then e is the released share of the
 treated, and both means are the released centre of the outcome.
 
 References

@@ -261,6 +261,23 @@ def test_coefficients_are_not_known_if_hardly_a_cell_was_seen(seen: int) -> None
     assert results["lacking"][0] > 0.9
 
 
+@pytest.mark.parametrize("skewed", [False, True])
+def test_no_coefficient_is_known_if_residuals_are_skewed(skewed: bool) -> None:
+    """Their mean bends: a textbook that draws normal residuals misses by a sixth here."""
+    rng = np.random.default_rng(4)
+    cells = table()
+    a, n = cells[:, 0], len(cells)
+    b = 0.5 * a + (rng.gamma(2, 1, n) - 2 if skewed else rng.normal(0, 1, n))
+    y = 0.6 * a + 0.8 * b + rng.normal(0, 1, n)
+    b[rng.random(n) < 1 / (1 + np.exp(-y))] = np.nan
+    plan = plan_of(target="y")
+    results = released(plan, np.column_stack([a, b.clip(-6, 6), y.clip(-9, 11)]))
+    assert (results["skewed"] == skewed).all()
+    assert np.isnan(results["coef"]).all() == skewed
+    said = plan.task.summary(results, plan.columns, N, "records").reliability
+    assert ("Residuals of b are skewed" in said) == skewed
+
+
 def test_a_plan_has_the_number_of_complete_records_from_which_coefficients_are_known() -> None:
     plan = plan_of(target="y", budget=Budget(2.0, 1e-6))
     least, seen = least_records(plan), np.isfinite(table()[:, 1]).cumsum()
