@@ -174,7 +174,7 @@ SILO = (
         _CLIENT + "_state_tag",
         "*self._progress.encoded()]",
         "*self._progress.encoded()[::2]]",
-        seed=1007,
+        seed=1025,
     ),
     Mutant(
         "keys may be signed by any member of the plan",

@@ -492,9 +492,9 @@ def public_classes(parts: Sequence[Any], classes: Any) -> NDArray[Any]:
             f"classes must be the public list of labels, or {IN_Y!r} to state that the set of "
             f"labels in y is public, got {classes!r}{choosing('classes')}."
         )
-    if isinstance(classes, str) and not any(map(len, parts)):
-        raise PlanError(f"classes={IN_Y!r} needs y; give y, or the public list of labels.")
     labels = label_set(parts) if isinstance(classes, str) else np.unique(np.asarray(classes))
+    if isinstance(classes, str) and not len(labels):
+        raise PlanError(f"classes={IN_Y!r} needs y; give y, or the public list of labels.")
     if len(labels) < 2:
         raise PlanError(f"classes must be at least 2, got {len(labels)} class.")
     return labels

@@ -15,10 +15,9 @@ import numpy as np
 from cloister.core.arrays import Floats, Integers, Records
 from cloister.core.compiled import clipped_moments, clipped_sums, has_distances
 from cloister.tasks.clustering.lloyd_kernel import add_by_label, assigned, nearest_centres
-from cloister.tasks.moments import products_by_label, weighted_products
+from cloister.tasks.moments import chunks, products_by_label, weighted_products
 
 _COMPILED_PRODUCTS = 32  # columns; products of more are faster as a product of matrices
-_CHUNK_VALUES = 1 << 16  # the cache of a core holds as many floats
 _IN_ROW = 64  # records that are reduced as one row
 
 
@@ -144,9 +143,3 @@ def of_columns(reduce: np.ufunc, records: Records) -> Integers:
     of_rows = reduce.reduce(rows, axis=0, dtype=kind, initial=0).reshape(-1, d)
     together = np.concatenate([of_rows, rest], dtype=np.int64)
     return np.asarray(reduce.reduce(together, axis=0))
-
-
-def chunks(records: Records) -> list[Records]:
-    """Split records into chunks whose work space stays small."""
-    rows = max(256, _CHUNK_VALUES // max(records.shape[1], 1))
-    return [records[first : first + rows] for first in range(0, len(records), rows)]

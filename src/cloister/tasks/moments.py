@@ -12,7 +12,7 @@ from math import isqrt
 
 import numpy as np
 
-from cloister.core.arrays import Floats, Integers
+from cloister.core.arrays import Floats, Integers, Records
 from cloister.core.errors import PlanError
 
 # A product of two columns fills two entries of a symmetric matrix, so its weight is sqrt(2) times
@@ -153,3 +153,9 @@ def with_one_sign(vectors: Floats) -> Floats:
     at = (sizes >= (1 - _ALIKE) * sizes.max(axis=-1, keepdims=True)).argmax(axis=-1)
     signs = np.sign(np.take_along_axis(vectors, at[..., None], axis=-1))
     return np.asarray(vectors * signs)
+
+
+def chunks(records: Records) -> list[Records]:
+    """Split records into chunks whose work space stays small."""
+    rows = max(256, _LABEL_VALUES // max(records.shape[1], 1))
+    return [records[first : first + rows] for first in range(0, len(records), rows)]

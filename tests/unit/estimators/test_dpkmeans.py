@@ -132,9 +132,11 @@ def test_learned_attributes_have_their_shapes_and_meaning(algorithm: str) -> Non
     assert fitted.cluster_centers_.shape == fitted.centers_half_width_.shape == (3, 2)
     assert fitted.cluster_sizes_.shape == fitted.sizes_half_width_.shape == (3,)
     assert np.abs(fitted.cluster_centers_).max() <= 1
-    assert (fitted.centers_half_width_ > 0).all()
+    # With little probability noise leaves an interval not known.
+    assert not (fitted.centers_half_width_ <= 0).any()
     middle = (fitted.centers_low_ + fitted.centers_high_) / 2
-    assert middle - fitted.centers_half_width_ == pytest.approx(fitted.centers_low_)
+    low = pytest.approx(fitted.centers_low_, nan_ok=True)
+    assert middle - fitted.centers_half_width_ == low
     assert len(fitted.history_) == fitted.n_iter_ + 1 == fitted.plan_.rounds + 1
     assert 0.99 * 5.0 < fitted.spent_ <= 5.0
     assert fitted.delta_ == 1e-6

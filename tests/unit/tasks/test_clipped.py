@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.tasks.clipped import (
-    chunks,
     clip_to_unit,
     differences,
     of_columns,
@@ -18,7 +17,7 @@ from cloister.tasks.clipped import (
     sum_moments_near,
 )
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
-from cloister.tasks.moments import PRODUCT, SQUARE
+from cloister.tasks.moments import PRODUCT, SQUARE, chunks
 
 pytestmark = pytest.mark.usefixtures("each_instruction_set")
 

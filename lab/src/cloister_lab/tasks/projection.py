@@ -15,8 +15,9 @@ import numpy as np
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.protocol.task import Floats, Integers, Records
-from cloister.tasks.clipped import chunks, clip_to_unit
+from cloister.tasks.clipped import clip_to_unit
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
+from cloister.tasks.moments import chunks
 
 BITS = 16
 ONE = 1 << BITS

@@ -11,7 +11,6 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, State
 from cloister.protocol.task import INTERVAL_95, Block, NoisyBlock, Rows
-from cloister.tasks.clipped import chunks
 from cloister.tasks.clustering.auto_rounds import (
     LLOYD_RELEASES,
     MovingCentres,
@@ -39,6 +38,7 @@ from cloister.tasks.clustering.synopsis import cubic_bins, drop_empty_cells
 from cloister.tasks.clustering.weighted import ONE, cluster, on_lattice, parts_of
 from cloister.tasks.columns import bins_of, count_cells
 from cloister.tasks.intervals import above_noise, round_up
+from cloister.tasks.moments import chunks
 from cloister.tasks.shrinkage import gains
 from cloister.tasks.state import decode_state, encode_state
 

@@ -36,7 +36,7 @@ from cloister.protocol.task import (
     PublicColumn,
     PublicFacts,
 )
-from cloister.tasks.clipped import chunks, clip_to_unit
+from cloister.tasks.clipped import clip_to_unit
 from cloister.tasks.columns import Encoding, columns_of, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import INTERVALS, number_of, precision
@@ -44,6 +44,7 @@ from cloister.tasks.intervals import ratio_interval, round_up, size_interval
 from cloister.tasks.moments import (
     PRODUCT,
     SQUARE,
+    chunks,
     n_products,
     sum_products,
     unpack_products,

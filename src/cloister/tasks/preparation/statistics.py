@@ -27,7 +27,6 @@ from cloister.protocol.task import (
     Rows,
 )
 from cloister.tasks import interval_tables, moments
-from cloister.tasks.clipped import chunks
 from cloister.tasks.correlations import correlations_of, matrix_of
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Dates, Keep, build_task
@@ -135,7 +134,7 @@ class Statistics(Gaussian):
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sums of :meth:`rows`."""
         total = np.zeros(self._size, dtype=np.int64)
-        for chunk in chunks(records):
+        for chunk in moments.chunks(records):
             values = self._values(chunk)
             total += moments.sum_products(values) if self.covariance else values.sum(axis=0)
         return total
