@@ -87,10 +87,15 @@ def test_a_mixed_federation_runs_equal_tasks_and_declines_others(
             return product_command(role, config)
         return (sys.executable, "-c", _RUN, str(earlier), role, "run", "--config", str(config))
 
-    with LocalFederation(tmp_path / "f", SCHEMA, _tables(tmp_path), command=command) as federation:
+    allowed = {name: {"tasks": ["count", "cluster-quality"]} for name in SILOS}
+    tables, folder = _tables(tmp_path), tmp_path / "f"
+    with LocalFederation(folder, SCHEMA, tables, policies=allowed, command=command) as federation:
         federation.start()
         federation.wait_connected()
-        for task, options in (("count", {}), ("sulloyd", {"n_clusters": 2, "rounds": 2})):
+        for task, options in (
+            ("count", {}),
+            ("cluster-quality", {"centres": [[-0.5, -0.5], [0.5, 0.5]]}),
+        ):
             plan = _plan(federation, task, **options)
             assert plan.code is not None
             assert plan.code.version == TABLE["release"]
