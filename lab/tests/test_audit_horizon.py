@@ -6,6 +6,7 @@ most 2e-8 in each audit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.horizon import Encoding
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
+from cloister.protocol.task import Block
 from cloister_lab.audit.horizon import Game, audit_horizon, noise_of_periods, sensitivity, stored
 from cloister_lab.audit.mutants import MUTANTS, Mutant
 
@@ -73,8 +75,13 @@ def test_half_a_year_over_a_network_has_the_sums_of_the_files_bit_for_bit() -> N
         np.testing.assert_array_equal(*made)
 
 
-def doubled(self: Encoding, sums: Integers, of: Any = Encoding.payload) -> Integers:
-    return 2 * of(self, sums)  # type: ignore[no-any-return]
+Payload = Callable[[Encoding, Integers], Integers]
+Share = Callable[[Client, int], Integers]
+Scale = Callable[[Plan, Block], int]
+
+
+def doubled(self: Encoding, sums: Integers, of: Payload = Encoding.payload) -> Integers:
+    return 2 * of(self, sums)
 
 
 def last_again(self: Periods, t: int, *rest: Any, of: Any = Periods.frozen) -> Integers:
@@ -99,13 +106,13 @@ def test_a_mutant_of_the_sums_over_a_network_is_caught(
     assert sensitivity(game).alarms or stored(game).alarms
 
 
-def same_in_all_periods(self: Client, t: int, of: Any = Client._share_of_noise) -> Integers:
+def same_in_all_periods(self: Client, t: int, of: Share = Client._share_of_noise) -> Integers:
     self._nonces[0] = self._nonces.get(0, bytes(32))
-    return of(self, 0)  # type: ignore[no-any-return]
+    return of(self, 0)
 
 
-def halved(self: Plan, block: Any, of: Any = Plan.share_scale) -> int:
-    return of(self, block) // 2  # type: ignore[no-any-return]
+def halved(self: Plan, block: Block, of: Scale = Plan.share_scale) -> int:
+    return of(self, block) // 2
 
 
 @pytest.mark.parametrize(

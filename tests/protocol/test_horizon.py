@@ -474,7 +474,7 @@ def test_released_periods_are_verified_by_the_signatures_of_all_silos(world: Wor
             identity = world.identities[silo]
             signed = SignedStatement.of(said, identity)
             files.append(world.folder / f"{silo}.signed")
-            Attestation.of(*horizon.signed_with(words), silo, signed, identity).save(files[-1])
+            Attestation.of(*horizon.signed_parts(words), silo, signed, identity).save(files[-1])
         found = verify_horizon(folder.path, signatures=files, tasks=TASKS)[1]
         return found.outcome, found.sentence
 

@@ -290,7 +290,7 @@ class Horizon:
         }
         return found | {"recounts": unit * encoding.max_periods * sqrt(encoding.periods)}
 
-    def signed_with(self, frames: Sequence[bytes]) -> tuple[bytes, bytes]:
+    def signed_parts(self, frames: Sequence[bytes]) -> tuple[bytes, bytes]:
         """Return the bytes that a silo signs: of the public numbers, and of the words so far."""
         return canonical(self.to_dict()).encode(), join(frames)
 

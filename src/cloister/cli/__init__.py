@@ -196,8 +196,8 @@ class _Parser(argparse.ArgumentParser):
         self._refuse(message)
 
     def _refuse(self, message: str, invoked: str = "") -> NoReturn:
-        told = self._with_suggestion(message)
-        self.exit(USAGE, f"{self.prog}: {told}; see {self.prog}{invoked} --help\n")
+        sentence = self._with_suggestion(message)
+        self.exit(USAGE, f"{self.prog}: {sentence}; see {self.prog}{invoked} --help\n")
 
     def _with_suggestion(self, message: str) -> str:
         """Return the message with the most similar command or option, if one is unknown."""

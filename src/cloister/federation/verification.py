@@ -132,7 +132,7 @@ def verify_horizon(
         return checked, found
     beside = folder / (RELEASES + SUFFIX)
     files = signatures or [file for file in [beside] if file.is_file()]
-    public, words = map(hashlib.sha256, checked.horizon.signed_with(checked.frames))
+    public, words = map(hashlib.sha256, checked.horizon.signed_parts(checked.frames))
     replayed = replace(found, reason="", replayed=True)
     return checked, _counted(replayed, public.hexdigest(), words.hexdigest(), files, pins)
 

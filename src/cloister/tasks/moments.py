@@ -20,7 +20,7 @@ from cloister.core.errors import PlanError
 SQUARE, PRODUCT = 5, 7
 _NORM_BITS = 24  # of a contribution; leaves room in the ring for 2**32 records in 100 silos
 _ALIKE = 1e-6  # relative difference that rounding may make
-_LABEL_VALUES = 1 << 16  # the cache of a core holds as many floats
+_CACHE_VALUES = 1 << 16  # the cache of a core holds as many floats
 _CHUNK_VALUES = 1 << 20  # the sum of 256 times as many products of 24 bits is below 2**53
 
 
@@ -99,7 +99,7 @@ def products_by_label(
     order = np.argsort(labels.astype(np.min_scalar_type(n_labels)), kind="stable")
     ends = np.cumsum(np.bincount(labels, minlength=n_labels))
     width = vectors(order[:0], 0).shape[1]
-    size = max(256, _LABEL_VALUES // width)
+    size = max(256, _CACHE_VALUES // width)
     sums = np.zeros((n_labels, n_products(width)), dtype=np.int64)
     for label, own in enumerate(np.split(order, ends[:-1])):
         for first in range(0, len(own), size):
@@ -157,5 +157,5 @@ def with_one_sign(vectors: Floats) -> Floats:
 
 def chunks(records: Records) -> list[Records]:
     """Split records into chunks whose work space stays small."""
-    rows = max(256, _LABEL_VALUES // max(records.shape[1], 1))
+    rows = max(256, _CACHE_VALUES // max(records.shape[1], 1))
     return [records[first : first + rows] for first in range(0, len(records), rows)]

@@ -168,9 +168,13 @@ class Game:
             clients = {}
             for silo, state in states.items():
                 state.create()
-                # A silo has one source for all periods.
-                rest = {"identity": self.identities[silo], "noise": noise(0)}
-                clients[silo] = Client(plan, silo, state, **rest)  # type: ignore[arg-type]
+                clients[silo] = Client(
+                    plan,
+                    silo,
+                    state,
+                    identity=self.identities[silo],
+                    noise=noise(0),  # a silo has one source for all periods
+                )
             rounds = run_rounds(Aggregator(plan, DiscreteNoise()), InProcess(handlers(clients)))
             for t in range(self.periods):
                 for silo, table in self.tables(t, t in arrives).items():

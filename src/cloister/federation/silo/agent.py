@@ -467,7 +467,7 @@ class Agent:
         horizon = Horizon(plan, plan.horizon)
         folder = HorizonFolder(self._results / plan.run_id, horizon, self._site.schema)
         folder.publish(frames, noise)
-        signed = self._attested(plan)(*horizon.signed_with(frames))
+        signed = self._attested(plan)(*horizon.signed_parts(frames))
         signed.save(folder.path / (RELEASES + SUFFIX))
         self._shown[plan.run_id] = len(frames)
 

@@ -88,4 +88,4 @@ def title_of(kind: str, names: Sequence[str]) -> str:
 
 
 def _plain(values: Floats) -> Any:
-    return np.where(np.isfinite(values), values, None).tolist()  # type: ignore[call-overload]
+    return np.where(np.isfinite(values), values, None).tolist()  # type: ignore[call-overload]  # None

@@ -76,8 +76,8 @@ _SLOPES = np.array([1.0, 0.5])  # usual largest slope of both, in the largest sc
 _BALANCED = 0.1  # standardised difference
 _ONE_WAY = 1 / SAME_WAY  # a false model of the outcome leaves the residuals of an end one sign
 _TIGHT = 0.7  # weight of what a cut takes away beside noise: it is stated, but is often less
-# Deviations, above which counts of sizes are relied on: with noisy counts, events that are rare are
-# not seen above more. Of both as above.
+# Deviations of noise above which a count of sizes is relied on, of the estimand that is asked for
+# and of the other one. Its counts are noisier: a larger number would hide rare events.
 _SURE = (3.0, 2.0)
 _LABELS = {
     "ato": "on average where both arms are likely (overlap)",

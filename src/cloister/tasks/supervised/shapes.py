@@ -76,8 +76,8 @@ _LIKELY = 0.95  # posterior probability of an effect, from which a summary names
 _SHOWN = 20  # columns with a picture
 _BAND = ("effect", "low, approx.", "high, approx.")
 BAND = (
-    "The ends are approximate: 1.5 times the width that holds the effect in 95 of 100 cases, if "
-    "columns do not move together."
+    "The ends are approximate. If columns move together, they may hold the effect less often than "
+    "a 95 % interval."
 )
 
 

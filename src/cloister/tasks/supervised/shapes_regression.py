@@ -8,7 +8,7 @@ References
 ----------
 .. [NCGK21] Nori, Caruana, Bu, Shen, Kulkarni, "Accuracy, Interpretability, and Differential
    Privacy via Explainable Boosting", ICML 2021: the class of models.
-.. [WB02] Wedderburn, "Quasi-likelihood functions, generalized linear models, and the Gauss-Newton
+.. [W74] Wedderburn, "Quasi-likelihood functions, generalized linear models, and the Gauss-Newton
    method", Biometrika 61(3), 1974: counts with more variance than Poisson's.
 """
 
