@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import ceil, isnan, sqrt
+from math import ceil, exp, isnan, sqrt
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -55,12 +55,14 @@ VERSIONS = 20
 """Number of versions of a record for the numbers that it lacks."""
 
 _IMPUTERS, _MODELS = (0.40, 0.55), 0.92  # of the budget: of one or two imputers, of all models
-_SKEW, _LACKING, _SHIFT, _SPREAD = 0.02, 0.01, 0.03, 0.02
+_NORMAL, _LACKING, _SHIFT, _SPREAD = 0.02, 0.01, 0.03, 0.02
 _END = ROUNDS + LAST
 _ANALYSED = "analysis."  # of the names in the state
 _MOST = 2  # incomplete columns
-_LONGEST, _SKEWED = 4.0, 0.12  # cut of a record's asymmetry, and the least mean of skewed residuals
-_SURE = 2.0  # deviations of noise in this mean
+_AT = 2.0  # where the characteristic function of residuals is compared with that of the normal law
+_NORMAL_WAVE = exp(-(_AT**2) / 2)  # mean cosine of normal residuals
+_FURTHEST = 1.5  # distance of both, times share of missing cells and root of the number of records
+_SURE = 2.0  # deviations of noise in this distance
 _ENOUGH = 24.0  # deviations of noise in the number of complete records, for intervals that hold
 _FAR = 200.0  # squared distance, beyond which a likelihood no longer falls
 _LEAST_SQUARE, _LEAST_ROOT = 1e-6, 1e-9
@@ -87,6 +89,8 @@ class Imputer:
         sampling. Each row is a likely change of all parameters.
     noise : ndarray of shape (q + 1, q + 1)
         The part of noise in this covariance, in units of the moves.
+    waves_std : tuple of float
+        Likely change of the mean sine and cosine of residuals by noise in the model.
     """
 
     task: GeneralizedLinear
@@ -95,28 +99,36 @@ class Imputer:
     deviation: float
     moves: Floats
     noise: Floats
+    waves_std: tuple[float, float]
 
     @classmethod
     def of(cls, task: GeneralizedLinear, known: Known) -> Self:
         """Return the model in a state after its last round."""
         model, solution = task.model, task.model.solution(known)
-        q, deviation = len(solution.weights), 0.0
+        q, deviation, waves_std = len(solution.weights), 0.0, (0.0, 0.0)
         noise, sampling = np.zeros((2, q + 1, q + 1))
         noise[:q, :q], sampling[:q, :q] = solution.noise, model.sampling(known, solution)
         if model.family.linear:
             square = max(known.residual_square, _LEAST_SQUARE)
-            deviation = sqrt(square)
+            deviation, relative_std = sqrt(square), min(known.residual_square_std / square / 2, 1.0)
             # Without what the cut may have lost: intervals would be two to four times as wide, and
-            # with skewed residuals, of which a cut takes most, nothing is known.
-            noise[q, q] = min(known.residual_square_std / square / 2, 1.0) ** 2
+            # with residuals of which a cut takes much, nothing is known.
+            noise[q, q] = relative_std**2
             sampling[q, q] = 1 / (2 * max(known.fit.columns.n, 1.0))  # a dishonest state has 0
+            # A wrong intercept moves the sine of a normal residual. Other wrong weights spread it,
+            # as a wrong deviation does, which moves the cosine.
+            of_weights = np.maximum(np.diag(solution.noise), 0.0) / square
+            spread = _AT * (relative_std + of_weights.sum() / 2)
+            waves_std = _AT * _NORMAL_WAVE * sqrt(of_weights[-1]), _AT * _NORMAL_WAVE * spread
         # The symmetric root: eigenvectors have signs that may differ between silos.
         values, vectors = np.linalg.eigh(np.nan_to_num(noise + sampling))
         root = np.sqrt(np.maximum(values, 0.0))
         inverse = np.divide(1.0, root, out=np.zeros_like(root), where=root > _LEAST_ROOT)
         moves, back = ((vectors * part) @ vectors.T for part in (root, inverse))
         known_noise = back @ noise @ back
-        return cls(task, known.fit.columns, solution.weights, deviation, moves, known_noise)
+        return cls(
+            task, known.fit.columns, solution.weights, deviation, moves, known_noise, waves_std
+        )
 
     def moved(self, change: Floats) -> Imputer:
         """Return the model with other weights and another deviation."""
@@ -132,13 +144,11 @@ class Imputer:
         places = (values - centre) / max(deviation, 1e-9)
         return margin, (places - margin) / max(self.deviation, 1e-3)
 
-    def asymmetry(self, records: Records) -> Floats:
-        """Return the third Hermite polynomial of residuals; 0 for two categories.
-
-        It does not change to first order with errors of the released mean.
-        """
-        away = self.away(records)[1] * (self.deviation > 0)
-        return np.asarray(np.clip(away**3 - 3 * away, -_LONGEST, _LONGEST))
+    def waves(self, records: Records) -> Floats:
+        """Return sine and cosine of residuals, without their normal means; 0 for two categories."""
+        away = _AT * self.away(records)[1]
+        waves = np.array([np.sin(away), np.cos(away) - _NORMAL_WAVE])
+        return waves * (self.deviation > 0)
 
     def completed(self, records: Records, at: Floats) -> tuple[Records, Floats]:
         """Return records with a value for each missing cell of the column, and their likelihood.
@@ -394,7 +404,7 @@ class ImputedRegression(Gaussian):
         if t == ROUNDS:
             yield Block.counting("lacking", (columns,), _LACKING, columns)
         if t == _END:
-            yield ball_block("skew", columns, _SKEW)
+            yield ball_block("normality", 2 * columns, _NORMAL)
             yield ball_block("shift", q * self._moves, _SHIFT)
             yield ball_block("spread", q * (q + 1) // 2, _SPREAD)
 
@@ -458,10 +468,11 @@ class ImputedRegression(Gaussian):
             spread = made.means(products(found - made.means(found)[:, made.owner]))
             moves = [(k, move) for k, one in enumerate(imputers) for move in one.moves]
             shift = np.concatenate([slope(*pair) for pair in moves])
-            skew = np.stack([one.asymmetry(records) for one in imputers])
-        # A record that lacks a cell of a model has no residual of it.
-        skew[:, lacks] = 0.0
-        yield Rows.dense(ball(skew, _LONGEST))
+            waves = [one.waves(records) for one in imputers]
+        for k, own in enumerate(waves):
+            # A record that lacks a cell of this model has no residual of it.
+            own[:, absent(records, self.incomplete[: k + 1])] = 0.0
+        yield Rows.dense(ball(np.concatenate(waves), _longest(len(imputers))))
         for values, cut in zip((shift, spread), _cuts(known, imputers), strict=True):
             # A record without a missing cell has nothing to complete, and no error of it.
             whole = np.zeros((len(records), len(values)), dtype=np.int64)
@@ -496,8 +507,10 @@ class ImputedRegression(Gaussian):
         if t == ROUNDS:
             found["lacking"], found["stds"][0] = released["lacking"].in_records()
         if t == _END:
-            cuts = (_LONGEST, *_cuts(self.analysis.known(part), self._imputers(state)))
-            for k, (name, cut) in enumerate(zip(("skew", "shift", "spread"), cuts, strict=True), 1):
+            imputers = self._imputers(state)
+            cuts = (_longest(len(imputers)), *_cuts(self.analysis.known(part), imputers))
+            names = ("normality", "shift", "spread")
+            for k, (name, cut) in enumerate(zip(names, cuts, strict=True), 1):
                 words, noise_std = released[name].in_records(BITS)
                 found[name], found["stds"][k] = words * cut, noise_std * cut
         return found
@@ -527,8 +540,9 @@ class ImputedRegression(Gaussian):
         dict
             Further, ``lacking`` of shape (n_incomplete,) with its interval: the share of records
             that lack each column. ``missing_information`` of shape (n_columns_of_design,) is the
-            part of a coefficient's variance over samples that missing cells add. ``skewed``, of
-            shape (n_incomplete,), is 1 if residuals of a column are skewed: nothing is known then.
+            part of a coefficient's variance over samples that missing cells add. ``non_normal``, of
+            shape (n_incomplete,), is 1 if residuals of a column are too far from the normal law:
+            nothing is known then.
         """
         known, model = self.analysis.known(part_of(state, _ANALYSED)), self.analysis.model
         solution = model.solution(known)
@@ -538,23 +552,23 @@ class ImputedRegression(Gaussian):
         complete = model.sampling(known, solution)
         # Products of mean scores are those of the records less their spread.
         complete = complete + spread * model.sandwich
-        skewed = self._skewed(state)
-        relied = solution.known & (self._relied_on(state) and not skewed.any())
+        n, noise_std = known.fit.columns.n, float(from_grid(state["stds"], self.frac_bits)[0])
+        share = from_grid(state["lacking"], self.frac_bits) / n
+        non_normal = self._non_normal(state, n, np.clip(share, 0.0, 1.0))
+        relied = solution.known & (self._relied_on(state) and not non_normal.any())
         solution = replace(solution, noise=solution.noise + by_noise, known=relied)
         found = self.analysis.results_of(known, solution, complete + spread + by_sampling)
         before = self.analysis.results_of(known, solution, complete)["sampling_covariance"]
         after = np.diag(found["sampling_covariance"])
         with np.errstate(all="ignore"):
             part = np.where(after == 0, 0.0, 1 - np.diag(before) / after)  # of a reference: none
-        n, noise_std = known.fit.columns.n, float(from_grid(state["stds"], self.frac_bits)[0])
-        share = from_grid(state["lacking"], self.frac_bits) / n
         margin = _Z * noise_std / n
         ends = [np.clip(value, 0.0, 1.0) for value in (share, share - margin, share + margin)]
         return {
             **found,
             **Estimate(*ends).named("lacking"),
             "missing_information": part[:-1],
-            "skewed": skewed.astype(np.float64),
+            "non_normal": non_normal.astype(np.float64),
         }
 
     def _relied_on(self, state: GridState) -> bool:
@@ -571,16 +585,21 @@ class ImputedRegression(Gaussian):
                 return False
         return True
 
-    def _skewed(self, state: GridState) -> Flags:
-        """Return flags of the columns whose residuals are skewed.
+    def _non_normal(self, state: GridState, n: float, share: Floats) -> Flags:
+        """Return flags of the columns whose residuals are too far from the normal law.
 
-        Then their mean bends, too, and completed cells are wrong in a way that no interval shows.
+        Completed cells are wrong then, and no interval shows it. The bias of coefficients grows
+        with the distance of both laws and with the share of missing cells. In standard errors it
+        grows with the root of the number of records.
         """
-        states = (part_of(state, f"{k}.") for k in range(len(self.imputers)))
-        pairs = zip(self.imputers, states, strict=True)
-        n = [task.known(own).fit.columns.n for task, own in pairs]
-        skew, noise_std = (from_grid(state[name], self.frac_bits) for name in ("skew", "stds"))
-        return np.asarray(np.abs(skew) > _SKEWED * np.array(n) + _SURE * noise_std[1])
+        imputers = self._imputers(state)
+        complete = np.array([one.placed.n for one in imputers])
+        waves, stds = (from_grid(state[name], self.frac_bits) for name in ("normality", "stds"))
+        noise_std = np.hypot(stds[1], complete * np.array([one.waves_std for one in imputers]).T)
+        clear = np.maximum(np.abs(waves.reshape(-1, 2).T) - _SURE * noise_std, 0.0)
+        with np.errstate(all="ignore"):  # a dishonest state has any numbers
+            furthest = _FURTHEST * complete / (share * sqrt(max(n, 1.0)))
+        return np.asarray(np.hypot(*clear) > furthest)
 
     def _between(self, state: GridState, inverse: Floats) -> tuple[Floats, Floats]:
         """Return the covariances of weights by noise and by sampling of the imputers."""
@@ -631,10 +650,12 @@ class ImputedRegression(Gaussian):
         return replace(found, reliability=reason) if reason else found
 
     def _reason(self, results: Results, columns: tuple[str, ...]) -> str:
-        """Return why no coefficient is known, if residuals are skewed."""
-        flags = zip(self.incomplete, results["skewed"], strict=True)
-        names = " and ".join(columns[j] for j, skewed in flags if skewed)
-        return names and f"Residuals of {names} are skewed, so no model completes missing cells."
+        """Return why no coefficient is known, if residuals are not normal."""
+        flags = zip(self.incomplete, results["non_normal"], strict=True)
+        names = " and ".join(columns[j] for j, non_normal in flags if non_normal)
+        return names and (
+            f"Residuals of {names} are not normal, so no model completes missing cells."
+        )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients with their picture, and what missing cells cost."""
@@ -653,6 +674,11 @@ def _shares(imputers: int) -> tuple[float, float]:
     """Return the parts of the budget of each imputer, and of the analysis."""
     whole = _IMPUTERS[imputers - 1]
     return whole / imputers, _MODELS - whole
+
+
+def _longest(imputers: int) -> float:
+    """Return the largest length of the waves of a record."""
+    return sqrt(imputers) * (1 + _NORMAL_WAVE)
 
 
 def _cuts(known: Known, imputers: Sequence[Imputer]) -> tuple[float, float]:
