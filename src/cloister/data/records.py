@@ -389,10 +389,10 @@ def column_kinds(source: Any) -> dict[str, str]:
         types = zip(source.schema.names, source.schema.types, strict=True)
     else:
         types = source.dtypes.items()
-    return {str(name): _kind_named(str(kind)) for name, kind in types}
+    return {str(name): kind_named(str(kind)) for name, kind in types}
 
 
-def _kind_named(kind: str) -> str:
+def kind_named(kind: str) -> str:
     """Return the schema's type for the name of a container's type."""
     starts = {
         "boolean": ("bool",),
