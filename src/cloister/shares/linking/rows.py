@@ -20,7 +20,8 @@ from cloister.data.schema import Schema
 from cloister.data.units import one_unit, unit_names
 from cloister.hazmat.prg import join
 from cloister.hazmat.ring import Words, to_bytes
-from cloister.shares.linking.columns import BOOLEAN, Column, Side
+from cloister.protocol.task import BOOLEAN
+from cloister.shares.linking.columns import Column, Side
 from cloister.shares.linking.keys import Part, keys_of, tags
 from cloister.shares.linking.merge import OWNER_BITS
 

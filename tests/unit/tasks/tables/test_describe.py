@@ -181,7 +181,7 @@ def test_the_function_has_a_row_for_each_column_and_every_interval() -> None:
     assert sorted(summary.index) == sorted(SCHEMA.names)
     shares = {f"most frequent {top}, its share" for top in ("private", "0")}
     assert set(summary.columns) == {*shares, "mean", "deviation", "25 %", "50 %", "75 %"}
-    assert summary.loc["smokes", "most frequent 0, its share"] > 0.7
+    assert summary.loc["smokes", "most frequent false, its share"] > 0.7
     assert np.isnan(summary.loc["work", "mean"])
     assert frame.loc["Every number", "population_low"].notna().all()
     assert found.columns == SCHEMA.names
