@@ -129,8 +129,9 @@ class ColumnReading:
             "completes them"
         )
         return (
-            f"Column {self.name!r}: {cells}{rows}{kept if self.keeps_missing else ''}; leave the "
-            "column out, or give it another rule 'missing' or 'out_of_range' in a schema."
+            f"Column {self.name!r}: {cells}{rows}{kept if self.keeps_missing else ''}; leave out "
+            "the column, or these rows if it is the target, or give it another rule 'missing' or "
+            "'out_of_range' in a schema."
         )
 
     @property

@@ -299,6 +299,14 @@ def test_the_classes_of_a_boolean_y_are_not_those_of_its_values() -> None:
     assert learner.fit(clients).model_.classes_.tolist() == [False, True]
 
 
+def test_missing_labels_have_a_remedy() -> None:
+    y = np.where(np.arange(N) % 10, Y, np.nan)
+    with pytest.raises(
+        DataError, match=r"40 missing.*or these rows if it is the target(.|\n)*max_loss"
+    ):
+        DPNaiveBayes(**CLASSES).fit(X, y)
+
+
 def test_a_name_is_no_y() -> None:
     with pytest.raises(DataError, match=r"y must be the labels, got the text 'c'.*target='c'"):
         DPLinearRegression(target_bounds=(0, 1), **NAMED).fit(FRAME[["a", "b"]], "c")
