@@ -547,7 +547,7 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
     ----------
     classes : sequence or "in_y", optional
         Without a schema: the public labels, or "in_y" to state that the set of labels in y is
-        public. A record of another class is left out. A y of a boolean type needs none.
+        public. A record of another class is left out. A boolean y needs none.
 
     Attributes
     ----------

@@ -173,7 +173,7 @@ class FederatedLearner(ReleaseMixin, Explained, BaseEstimator):
         As in :class:`~cloister.tasks.supervised.fedavg.FedAvg`. With ``trust="local"`` epsilon
         holds for each silo's update alone.
     classes : sequence, optional
-        Public labels, required for a scikit-learn classifier unless y is of a boolean type.
+        Public labels, required for a scikit-learn classifier; a boolean y needs none.
     local_epochs : int, >= 1
         Number of passes of a silo over its data in a round.
     batch_size, learning_rate, loss

@@ -165,7 +165,7 @@ class PublicColumn:
 
     @property
     def is_boolean(self) -> bool:
-        """Whether its categories are truth values, which may also be written as 0 and 1."""
+        """True if its categories are truth values, which may also be written as 0 and 1."""
         return self.categories in (BOOLEAN, ("0", "1"))
 
 
