@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from cloister.core.dates import day_of, decimal_years, nearest_day
 from cloister.core.errors import PlanError, choosing
 from cloister.core.files import toml_of
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Contract, Grid
 from cloister.protocol.task import BOOLEAN, PublicColumn
 
@@ -407,7 +408,7 @@ class Schema(_Contract):
 
     def describe_unit(self) -> str:
         """Return a short description of the unit that the guarantee protects."""
-        silos = f"at up to {self.max_silos_per_person} silos"
+        silos = f"at up to {counted(self.max_silos_per_person, 'silo')}"
         if self.max_silos_per_person == 1:
             silos = "at one silo only"
         if self.unit == "row":

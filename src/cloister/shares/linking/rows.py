@@ -12,6 +12,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats
 from cloister.core.errors import DataError, PlanError
+from cloister.core.numerals import counted
 from cloister.core.randomness import os_bytes
 from cloister.data import check_file, read_cells, read_rows
 from cloister.data.loss import MAX_LOSS, acceptance, check_max_loss
@@ -226,7 +227,7 @@ def _unread(source: Any, schema: Schema) -> Iterator[str]:
     for column in sorted(check_file(source, schema).columns, key=lambda one: -one.lost):
         if column.lost:
             cause = column.cause or f"column {column.name!r}: missing or out of range"
-            yield f"{capital(cause)} ({column.lost:,} rows)."
+            yield f"{capital(cause)} ({counted(column.lost, 'row')})."
 
 
 def _outside(column: Column, values: Floats) -> tuple[int, int]:

@@ -29,6 +29,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import AtLeastZero, Range, Whole, declared
 from cloister.core.display import Display, Heatmap, Summary, Table, around, bare
 from cloister.core.errors import raise_if_any
+from cloister.core.numerals import counted
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
@@ -293,7 +294,7 @@ class Synthesise(Gaussian):
 
     def describe(self) -> str:
         d, vectors = self.n_features, self._vectors
-        counts = [f"the noisy number of records at each level of {d} columns"]
+        counts = [f"the noisy number of records at each level of {counted(d, 'column')}"]
         if "pairs" in vectors:
             counts += [
                 f"of all {vectors['pairs'].most} pairs of columns, in at most {self.groups} groups "
@@ -582,8 +583,8 @@ class Synthesise(Gaussian):
         if not len(results["law"]):
             return Summary(result="No records can be drawn: the noise hides the tables.")
         return Summary(
-            result=f"A law of {self.n_features} columns, from which any number of look-alike "
-            f"{units} can be drawn. It follows {measured} measured tables.",
+            result=f"A law of {counted(self.n_features, 'column')}, from which any number of "
+            f"look-alike {units} can be drawn. It follows {counted(measured, 'measured table')}.",
             reliability="Shares of measured tables have intervals; a mean of numbers inside bins "
             "has none, and dependence between columns that share no measured table is not in the "
             "law.",
