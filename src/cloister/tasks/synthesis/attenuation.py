@@ -8,6 +8,7 @@ release, so a comparison of them costs nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import NormalDist
 
 import numpy as np
 
@@ -37,10 +38,9 @@ def correlation_in(table: Floats, noise: float) -> tuple[float, float]:
 
 def _scores(counts: Floats) -> tuple[Floats, Floats]:
     """Return the mean of a normal number in cells of these sizes, and its Hermite coefficients."""
-    from scipy.special import ndtri
-
     shares = counts / counts.sum()
-    ends = ndtri(np.clip(np.cumsum(shares)[:-1], 1e-9, 1 - 1e-9))
+    below = np.clip(np.cumsum(shares)[:-1], 1e-9, 1 - 1e-9)
+    ends = np.array([NormalDist().inv_cdf(share) for share in below.tolist()])
     # Orthonormal polynomials times the density, whose integrals over cells are differences.
     waves = [np.exp(-(ends**2) / 2) / np.sqrt(2 * np.pi)]
     for k in range(1, _TERMS):
