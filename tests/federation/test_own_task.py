@@ -85,7 +85,7 @@ def test_one_file_runs_from_a_desk_to_a_federation(
     assert main([*predict, "--task", TASK]) == 0
     answers = list(csv.DictReader(told.open()))
     assert len(answers) == 200
-    assert {answer["ill"] for answer in answers} == {"0", "1"}
+    assert {answer["ill"] for answer in answers} == {"false", "true"}
     capsys.readouterr()
     assert main(predict) == 4
     assert "not installed" in capsys.readouterr().err

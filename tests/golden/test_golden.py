@@ -20,6 +20,10 @@ from cloister.app.report import plots
 from cloister.tasks import TASKS
 
 HERE = Path(__file__).parent
+PLURAL = re.compile(
+    r"(?<![\w.,-])(?<!\d of )[01] "
+    r"(rows|columns|numbers|silos|groups|rounds|classes|entries|records|clusters)\b"
+)
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 
 
@@ -66,6 +70,17 @@ def pictures_become_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return made[prefix]
 
     monkeypatch.setattr(plots, "_inline", inline_once)
+
+
+def test_no_face_has_a_plural_of_one() -> None:
+    said = [
+        found[0]
+        for path in HERE.glob("files/*.txt")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if " = [" not in line  # a summary of numbers
+        for found in PLURAL.finditer(line)
+    ]
+    assert said == []
 
 
 @pytest.mark.filterwarnings("ignore")  # they are printed, and compared

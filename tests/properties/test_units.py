@@ -33,7 +33,7 @@ def column(public: PublicColumn, unit: float) -> Column:
         return Column(
             name=public.name, type="number", min=low, max=high, step=step, missing=missing
         )
-    if public.categories == ("0", "1"):
+    if public.is_boolean:
         return Column(name=public.name, type="boolean")
     return Column(name=public.name, type="category", categories=public.categories)
 

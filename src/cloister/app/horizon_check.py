@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from cloister.app.horizon import Horizon, HorizonFolder
 from cloister.app.text import REAL_NOISE
 from cloister.core.errors import CloisterError, LedgerError
-from cloister.core.numerals import number
+from cloister.core.numerals import counted, number
 from cloister.privacy import accounting
 from cloister.protocol.code import code_mismatch
 from cloister.protocol.task import Task
@@ -86,7 +86,7 @@ def check_horizon(
         "horizon": horizon.digest,
         "plan": plan.digest.hex(),
         "unit of privacy": plan.unit_in_words(),
-        "matrix": f"lower triangular, {encoding.periods} periods; a unit in at most "
+        "matrix": f"lower triangular, {counted(encoding.periods, 'period')}; a unit in at most "
         f"{encoding.max_periods} of them changes all releases by at most {bound:.6g} times its "
         "bound in one",
         "cost of all periods": f"epsilon {number(accounting.epsilon(horizon.event, budget.delta))}"
@@ -97,7 +97,7 @@ def check_horizon(
     reason = ""
     try:
         frames = _frames(kept)
-        checks["released words"] = f"of {len(frames)} periods, {plan.length(0)} in each"
+        checks["released words"] = f"of {counted(len(frames), 'period')}, {plan.length(0)} in each"
         checks |= dict(_noted(kept, frames))
         checks["charge"] = _charge(kept, frames, ledger)
     except _Contradiction as error:
@@ -161,7 +161,9 @@ def _charge(kept: HorizonFolder, frames: list[bytes], ledger: Ledger | None) -> 
     if horizon.plan.horizon is not None:
         sent = max((t + 1 for t in job.rounds), default=0)
         if sent < len(frames):
-            raise _Contradiction(f"the ledger has sent {sent} periods, and more are released.")
+            raise _Contradiction(
+                f"the ledger has sent {counted(sent, 'period')}, and more are released."
+            )
         return f"reserved whole on {job.reserved_at[:10]}; of its uploads, {sent} were charged"
     # By keyed digests, as the frames are deleted after the last period.
     for t, frame in enumerate(frames):

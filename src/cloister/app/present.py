@@ -25,6 +25,7 @@ from cloister.core.display import (
     Table,
     around,
 )
+from cloister.core.numerals import counted
 from cloister.protocol.plan import Plan, noun_of
 from cloister.protocol.task import Classifier, Regressor, pipeline_steps
 
@@ -229,7 +230,7 @@ def _target(plan: Plan) -> str:
 def _model(plan: Plan) -> str:
     others = len(plan.columns) - 1
     target = _target(plan)
-    predictors = f"{others} other column{'s' * (others != 1)}"
+    predictors = counted(others, "other column")
     return f"A model that predicts {target} from {predictors}." if target else ""
 
 

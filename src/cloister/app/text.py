@@ -21,7 +21,7 @@ from cloister.core.display import (
     Scatter,
     Table,
 )
-from cloister.core.numerals import NOT_KNOWN, day, number
+from cloister.core.numerals import NOT_KNOWN, counted, day, number
 from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, HorizonEvent, NonPrivateEvent, holds
@@ -122,17 +122,17 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
     released = ("What was released?", plan.task.describe())
     silos = (
         "What was summed over?",
-        f"{len(plan.silos)} silos: {', '.join(plan.silos)}. A round counts with at least "
-        f"{plan.min_silos} of them."
+        f"{counted(len(plan.silos), 'silo')}: {', '.join(plan.silos)}. A round counts with at "
+        f"least {plan.min_silos} of them."
         if plan.profile != "local"
         else f"One silo, {plan.silos[0]}. Nothing was sent to anybody.",
     )
-    counted = ("Which records count?", plan.counted())
+    which = ("Which records count?", plan.counted())
     if plan.budget is None:
         return (
             released,
             silos,
-            counted,
+            which,
             ("What is guaranteed?", "Nothing. The released values are exact."),
         )
     strength = strength_sentence(result.epsilon(), plan.budget.delta, plan.unit)
@@ -142,14 +142,16 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
     elif result.noise not in REAL_NOISE:
         strength = f"Not at all in this run, which had no real noise. With it: {strength}"
     if isinstance(result.spent, HorizonEvent):
-        strength += f" This is for the releases of all {result.spent.periods} periods together."
+        strength += (
+            f" This is for the releases of all {counted(result.spent.periods, 'period')} together."
+        )
     # The plan has only the events of the task, so a difference is the count before it.
     elif result.spent != plan.events():
         strength += " The noisy count of all records that was bought first is part of this."
     return (
         released,
         silos,
-        counted,
+        which,
         *guarantee(
             f"The unit of privacy is {plan.unit_in_words()}.", strength, result.spent, plan.unit
         ),

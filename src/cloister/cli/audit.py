@@ -19,6 +19,7 @@ from cloister.core.declared import Range, Whole, declared
 from cloister.core.deprecated import INSTALL_LAB_HINT
 from cloister.core.display import Table
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget
 from cloister.protocol.task import Task
@@ -108,7 +109,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     files = []
     if args.out:
         files = write_report(audits, args.out, _command(args), caught)
-        out.say(f"written  {len(files)} files in {args.out}")
+        out.say(f"written  {counted(len(files), 'file')} in {args.out}")
     refuted = [audit.method for audit in audits if audit.alarms]
     missed = [mutant.name for mutant, finding in caught.items() if not (finding and finding.alarms)]
     powerless = [audit.method for audit in audits if audit.no_power and not audit.alarms]

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from cloister.cli.output import Output
 from cloister.core.errors import CloisterError
 from cloister.core.hooks import MODEL_ENTRIES
+from cloister.core.numerals import counted
 from cloister.data.schema import Schema
 from cloister.federation.pki import KeyFolder, Peer, client_context, revoked_serials
 from cloister.federation.settings import (
@@ -176,7 +177,7 @@ def _schema(settings: SiloSettings) -> Iterator[Check]:
     except CloisterError as error:
         yield fail("schema", str(error), "correct it; see cloister schema validate.")
         return
-    yield ok("schema", f"{len(schema.columns)} columns, digest {schema.digest()}")
+    yield ok("schema", f"{counted(len(schema.columns), 'column')}, digest {schema.digest()}")
     allowed = settings.policy.columns
     if unknown := sorted(set(allowed or ()) - set(schema.names)):
         found = f"the schema has no column {unknown[0]!r}"
@@ -256,7 +257,10 @@ def _scorer(settings: ScorerSettings) -> Iterator[Check]:
         hint = "write it with cloister.shares.inference; see the manual."
         yield fail("model", reason(error), hint)
     else:
-        yield ok("model", f"{entries} entries; {entries + 1} rows or fewer reveal a linear model")
+        yield ok(
+            "model",
+            f"{counted(entries, 'entry')}; {entries + 1} rows or fewer reveal a linear model",
+        )
     # A padded request counts all its rows, so no request would be accepted.
     if settings.max_rows_per_caller < settings.rows:
         found = (

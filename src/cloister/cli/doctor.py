@@ -36,6 +36,7 @@ from cloister.cli.output import Output
 from cloister.cli.parsers import add_config
 from cloister.core.compiled import NUMPY, WITHOUT, instruction_set
 from cloister.core.errors import CloisterError
+from cloister.core.numerals import counted
 from cloister.federation.joining import agreed
 from cloister.federation.pki import KeyFolder, client_context, peer_of
 from cloister.federation.service.client import Rest, probe
@@ -144,7 +145,7 @@ def _ledger(settings: SiloSettings) -> Iterator[Check]:
         ledger = Ledger(path)
         try:
             ledger.verify()
-            found = f"{len(ledger.entries())} entries verified, head {ledger.head()[:16]}"
+            found = f"{counted(len(ledger.entries()), 'entry')} verified, head {ledger.head()[:16]}"
             yield ok("ledger", found)
             if ledger.export()["countersigned"] and not head.exists():
                 found = f"{head} is missing, the newest head that peers counter-signed"

@@ -12,6 +12,7 @@ from cloister.cli.output import Output, ask
 from cloister.cli.parsers import actions
 from cloister.core.errors import DataError, PlanError
 from cloister.core.files import read_json, write_text
+from cloister.core.numerals import counted
 from cloister.federation.pki import (
     ROLES,
     Authority,
@@ -130,7 +131,7 @@ def _install(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 def _revoke(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     authority = Authority(args.ca)
     entries = authority.revoke(args.name)
-    out.say(f"revoked  {args.name}: {len(entries)} certificate{'s' * (len(entries) > 1)}")
+    out.say(f"revoked  {args.name}: {counted(len(entries), 'certificate')}")
     out.paragraph(
         f"Copy {authority.path / 'crl.pem'} into the coordinator's keys folder: it takes effect "
         "immediately, also for open connections. If the coordinator itself was revoked, copy it "

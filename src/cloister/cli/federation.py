@@ -26,6 +26,7 @@ from cloister.cli.parsers import actions
 from cloister.cli.release import show_displays
 from cloister.cli.site import Site
 from cloister.core.errors import PlanError, ProtocolError
+from cloister.core.numerals import counted
 from cloister.data.samples import ACCEPTED_LOSS, HOSPITALS, SCHEMA, write_patients
 from cloister.data.schema import Schema
 from cloister.federation.joining import DAYS, Board, Federation
@@ -280,7 +281,10 @@ def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> dict[st
         same = all(
             np.array_equal(r.results["centres"], results[0].results["centres"]) for r in results
         )
-        say(f"job done in {plan.rounds} rounds; the three silos have the same result: {same}")
+        say(
+            f"job done in {counted(plan.rounds, 'round')}; the three silos have the same result: "
+            f"{same}"
+        )
     say("all processes stopped")
     out.say()
     # One result is enough, because all were compared above.

@@ -13,6 +13,7 @@ from cloister.cli.output import Output
 from cloister.cli.parsers import Run
 from cloister.core.errors import LedgerError
 from cloister.core.files import write_text
+from cloister.core.numerals import counted
 from cloister.federation.pki import KeyFolder
 from cloister.privacy.ledger import Ledger, SignedStatement
 from cloister.privacy.ledger_file import migrate
@@ -112,7 +113,7 @@ def _backup(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
 def _verify(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     ledger.verify()
     head, count = ledger.head(), len(ledger.entries())
-    out.say(f"ledger {args.ledger}: all {count} entries verified, head {head}")
+    out.say(f"ledger {args.ledger}: all {counted(count, 'entry')} verified, head {head}")
     return {"ledger": args.ledger, "entries": count, "head": head}
 
 
@@ -128,7 +129,7 @@ def _statements(args: argparse.Namespace, ledger: Ledger, out: Output) -> Docume
     ]
     document = {"format": _FORMAT, "statements": rows}
     write_text(args.out, json.dumps(document, indent=1, allow_nan=False), new=True)
-    out.say(f"written  {args.out}, {len(statements)} statements of {args.of}")
+    out.say(f"written  {args.out}, {counted(len(statements), 'statement')} of {args.of}")
     return {"file": args.out, "statements": len(statements)}
 
 

@@ -14,6 +14,7 @@ from cloister.core.dates import nearest_day
 from cloister.core.display import Table
 from cloister.core.errors import DataError, PlanError
 from cloister.core.files import write_text
+from cloister.core.numerals import counted
 from cloister.data import declared_types, header
 from cloister.data.schema import (
     FILL_IN,
@@ -144,7 +145,7 @@ def _names(columns: str) -> list[str]:
 def _catalogue(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     schema = catalogue_schema(args.items, dataset=args.dataset)
     write_text(args.out, schema.to_toml(), new=True)
-    out.say(f"written  {args.out}: {len(schema.columns)} items")
+    out.say(f"written  {args.out}: {counted(len(schema.columns), 'item')}")
     out.pairs(("digest", schema.digest()))
     return {
         "file": args.out,

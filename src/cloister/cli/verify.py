@@ -15,7 +15,7 @@ from cloister.cli.options import add_model_task, refuse_given, task_of_model
 from cloister.cli.output import Output
 from cloister.core.display import Table
 from cloister.core.errors import LedgerError, PlanError
-from cloister.core.numerals import number
+from cloister.core.numerals import counted, number
 from cloister.federation.release_signatures import SUFFIX
 from cloister.federation.service import audit
 from cloister.federation.verification import Finding, pins_of, verify_horizon, verify_release
@@ -182,7 +182,9 @@ def _horizon(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 def _checks(found: Finding) -> dict[str, str]:
     """Return the findings by the name of their check."""
     plan, budget = found.plan, found.plan.budget
-    rounds = f"{plan.rounds} rounds lead to every number of the model, within {TOLERANCE:g}"
+    rounds = (
+        f"{counted(plan.rounds, 'round')} lead to every number of the model, within {TOLERANCE:g}"
+    )
     cost = "no guarantee: the released values are exact and NOT PRIVATE"
     if budget:
         paid = epsilon(plan.events(), budget.delta)
@@ -210,7 +212,7 @@ def _audit_file(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     for name in ("signed", "signers", "pins", "report"):
         refuse_given(getattr(args, name), f"--{name} is valid only for a model")
     lines, head = audit.verify(args.model, args.head)
-    out.say(f"{args.model}: {lines} lines, none changed, removed or moved")
+    out.say(f"{args.model}: {counted(lines, 'line')}, none changed, removed or moved")
     out.say(f"head {head}")
     if args.head is None:  # a file that ends earlier is still a valid chain
         out.say(

@@ -46,7 +46,7 @@ from cloister.core.capability import QUESTION_GROUPS, QUESTIONS
 from cloister.core.display import Table
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
 from cloister.core.html import compile_ahead, page
-from cloister.core.numerals import number
+from cloister.core.numerals import counted, number
 from cloister.data import (
     ReadingReport,
     Remedy,
@@ -793,7 +793,7 @@ def _losses(reports: Mapping[Path, ReadingReport]) -> tuple[list[Loss], bool]:
         losses += [Loss(f"{file.name}: {share}")] if report.lost else []
         for column in sorted(report.columns, key=lambda one: -one.lost):
             if column.cause:
-                rows = f" ({column.lost:,} rows)" if column.lost else ""
+                rows = f" ({counted(column.lost, 'row')})" if column.lost else ""
                 sentence = f"{file.name}: {column.cause}{rows}."
                 found.setdefault(_on_page(column.remedy), {}).setdefault(file.name, []).append(
                     sentence

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import pairwise
 
-from cloister.core.numerals import number
+from cloister.core.numerals import counted, number
 from cloister.privacy.filter import Cost, Limits, total
 from cloister.privacy.ledger import JobRecord
 
@@ -99,7 +99,7 @@ def history_of(jobs: Sequence[JobRecord], limits: Limits, now: datetime) -> Hist
             job.job,
             job.study,
             _day(time),
-            f"reserved, {len(job.rounds)} rounds sent" if job.is_open else "charged",
+            f"reserved, {counted(len(job.rounds), 'round')} sent" if job.is_open else "charged",
             number(level),
             number(left),
             place(time, level),

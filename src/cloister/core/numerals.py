@@ -27,6 +27,13 @@ def day(years: float) -> str:
     return str(nearest_day(years)) if math.isfinite(years) else number(years)
 
 
+def counted(n: int, thing: str) -> str:
+    """Return a number of things, such as "1 row", "1,200 rows" or "no rows"."""
+    stem, last = thing[:-1], thing[-1]
+    several = {"y": f"{stem}ies", "s": f"{thing}es"}.get(last * (thing[-2:] != "ay"), f"{thing}s")
+    return f"{n:,} {thing if n == 1 else several}" if n else f"no {several}"
+
+
 def plus_minus(value: float, margin: float) -> str:
     """Return ``value ± margin``, both rounded to two significant digits of the margin of error."""
     if not (math.isfinite(value) and math.isfinite(margin)) or margin <= 0:

@@ -19,6 +19,7 @@ import numpy as np
 from cloister.core.arrays import Flags, Floats, Integers
 from cloister.core.declared import declarations
 from cloister.core.display import Table
+from cloister.core.numerals import counted
 from cloister.data.cells import CellType, Coded, shown
 from cloister.data.doubts import CODES, Doubt, code_doubt, code_hint
 from cloister.data.encoding import ABSENT, MISSING, OUTSIDE, WRONG
@@ -111,7 +112,7 @@ class ColumnReading:
     @property
     def sentence(self) -> str:
         """A sentence for the owner on the column; empty if it has no problem."""
-        rows = f" ({self.lost:,} rows)" if self.lost else ""
+        rows = f" ({counted(self.lost, 'row')})" if self.lost else ""
         if self.cause:
             return f"{capital(self.cause_and_remedy)}{rows}."
         if not self.lost:
@@ -129,8 +130,9 @@ class ColumnReading:
             "completes them"
         )
         return (
-            f"Column {self.name!r}: {cells}{rows}{kept if self.keeps_missing else ''}; leave the "
-            "column out, or give it another rule 'missing' or 'out_of_range' in a schema."
+            f"Column {self.name!r}: {cells}{rows}{kept if self.keeps_missing else ''}; leave out "
+            "the column, or these rows if it is the target, or give it another rule 'missing' or "
+            "'out_of_range' in a schema."
         )
 
     @property
@@ -344,7 +346,7 @@ class ReadingReport:
                 yield column.sentence
         yield from self.doubts
         if self.without_unit:
-            yield f"{self.without_unit:,} rows have no privacy unit."
+            yield f"{counted(self.without_unit, 'row')} without a privacy unit."
         if self.float_unit:
             yield self.float_units
         if self.bad_lines:
@@ -354,7 +356,7 @@ class ReadingReport:
             )
 
     def __str__(self) -> str:
-        lines = [f"{self.source} ({LOCAL_NOTE})", f"{self.rows} rows, {self.used} used"]
+        lines = [f"{self.source} ({LOCAL_NOTE})", f"{counted(self.rows, 'row')}, {self.used} used"]
         lines += [f"{count} {what}" for what, count in self.counts() if count]
         lines += [f"one unit: {', '.join(map(repr, names))}" for names in self.merged_units]
         for column in self.columns:

@@ -22,6 +22,7 @@ import numpy as np
 from cloister.core.arrays import Floats
 from cloister.core.compiled import can_order, ordered
 from cloister.core.errors import DataError, PlanError
+from cloister.core.numerals import counted
 from cloister.data.baskets import Baskets, is_catalogue, open_baskets, proposed_layout
 from cloister.data.cache import GridCache
 from cloister.data.cells import CellType
@@ -213,7 +214,7 @@ def array_records(
     table = _open(source, None, None)
     if table.n_columns != grid.n_features:
         raise DataError(
-            f"{table.label} has {table.n_columns} columns, but there are bounds for "
+            f"{table.label} has {counted(table.n_columns, 'column')}, but there are bounds for "
             f"{grid.n_features}; give one pair of bounds per column."
         )
     # Built without validation, because a grid may have wider bounds than a schema allows.
@@ -389,10 +390,10 @@ def column_kinds(source: Any) -> dict[str, str]:
         types = zip(source.schema.names, source.schema.types, strict=True)
     else:
         types = source.dtypes.items()
-    return {str(name): _kind_named(str(kind)) for name, kind in types}
+    return {str(name): kind_named(str(kind)) for name, kind in types}
 
 
-def _kind_named(kind: str) -> str:
+def kind_named(kind: str) -> str:
     """Return the schema's type for the name of a container's type."""
     starts = {
         "boolean": ("bool",),

@@ -27,8 +27,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from cloister.core.dates import day_of, decimal_years, nearest_day
 from cloister.core.errors import PlanError, choosing
 from cloister.core.files import toml_of
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Contract, Grid
-from cloister.protocol.task import PublicColumn
+from cloister.protocol.task import BOOLEAN, PublicColumn
 
 FILL_IN = "FILL IN"  # prefix of a placeholder of `init_schema`
 # Settings for the format of one silo's file, which the silos need not agree on.
@@ -170,7 +171,7 @@ class Column(_Contract):
         return self
 
     def _check_spellings(self) -> None:
-        named = self.categories or (("false", "true") if self.type == "boolean" else ())
+        named = self.categories or (BOOLEAN if self.type == "boolean" else ())
         if unknown := [name for name in self.spellings if name not in named]:
             raise ValueError(
                 f"spellings must have categories of the column as keys, got {unknown[0]!r}."
@@ -187,7 +188,7 @@ class Column(_Contract):
         """Each word that a cell may contain, with its category's number; empty for other types."""
         named = self.categories
         if self.spellings and not named:
-            named = ("false", "true")
+            named = BOOLEAN
         others = ((word, name) for name, also in self.spellings.items() for word in also)
         return (
             *((name, code) for code, name in enumerate(named)),
@@ -249,7 +250,7 @@ class Column(_Contract):
     @property
     def public(self) -> PublicColumn:
         """The public part of the column, which a task may use."""
-        names = ("0", "1") if self.type == "boolean" else self.categories
+        names = BOOLEAN if self.type == "boolean" else self.categories
         step = 1.0 if self.type == "integer" else self.step or 0.0
         # A value that is filled in between two multiples would be read as one of them.
         if step and not math.isnan(self.fill_value):
@@ -407,7 +408,7 @@ class Schema(_Contract):
 
     def describe_unit(self) -> str:
         """Return a short description of the unit that the guarantee protects."""
-        silos = f"at up to {self.max_silos_per_person} silos"
+        silos = f"at up to {counted(self.max_silos_per_person, 'silo')}"
         if self.max_silos_per_person == 1:
             silos = "at one silo only"
         if self.unit == "row":
@@ -638,10 +639,18 @@ def schema_of(columns: Sequence[PublicColumn]) -> Schema:
     schema_columns = [
         Column(
             name=public.name,
-            type="category" if public.categories else "date" if public.date else "number",
+            type=(
+                "boolean"
+                if public.categories == BOOLEAN
+                else "category"
+                if public.categories
+                else "date"
+                if public.date
+                else "number"
+            ),
             min=public.low,
             max=public.high,
-            categories=public.categories,
+            categories=() if public.categories == BOOLEAN else public.categories,
             step=public.step or None,
             missing="keep" if public.incomplete else "drop",
         )

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from cloister.core.arrays import Flags
 from cloister.core.errors import AbsentColumns, DataError
+from cloister.core.numerals import counted
 from cloister.data.cells import Coded
 from cloister.data.dialect import PLAIN, Dialect
 from cloister.data.text import TextTable, read_header, readable
@@ -301,8 +302,8 @@ def _names_of(label: str, n_columns: int, names: Sequence[str] | None) -> tuple[
     names = tuple(names or (f"x{j}" for j in range(n_columns)))
     if n_columns != len(names):
         raise DataError(
-            f"{label} has {n_columns} columns, but the schema has {len(names)}; give the schema's "
-            "columns in its order."
+            f"{label} has {counted(n_columns, 'column')}, but the schema has {len(names)}; give "
+            "the schema's columns in its order."
         )
     return names
 

@@ -83,9 +83,12 @@ class RuleSet(ReleasedModel):
         """Return the frequent sets as a table: items, size, support, counted, low, high."""
         return itemsets_frame(self.itemsets)
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the rules as a table: antecedent, consequent, and measures with intervals."""
-        return rules_frame(self.rules)
+    def to_frame(self, title: str | None = None) -> pd.DataFrame:
+        """Return the rules as a table: antecedent, consequent, and measures with intervals.
+
+        With the title of a display, it is its table of texts.
+        """
+        return rules_frame(self.rules) if title is None else super().to_frame(title)
 
     def save(self, path: str | Path) -> None:
         """Write the released supports as JSON, and their words to ``PATH.sums``."""

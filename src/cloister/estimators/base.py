@@ -31,11 +31,10 @@ from cloister.estimators.tables import (
     as_labels,
     category_column,
     check_schema,
+    declared_classes,
     grid_rows,
-    is_in_y,
     is_list_of_tables,
     label_parts,
-    label_set,
     matched,
     plain_schema,
     read_labelled,
@@ -236,9 +235,10 @@ class PrivateEstimator(ReleaseMixin, Explained, BaseEstimator):
     ) -> tuple[Job, BudgetParameters]:
         """Return the job of a fit of named silos, from the names of columns and public labels."""
         model = copy(self)  # since reading may set attributes of a fitted model
-        # The caller states that this set of labels is public; an empty table has no other.
-        if labels is not None and is_in_y(getattr(model, "classes", None)):
-            model.__dict__["classes"] = label_set(label_parts(labels, len(silos)))
+        # An empty table has no labels from which public ones could be known.
+        if labels is not None and hasattr(model, "classes"):
+            parts = label_parts(labels, len(silos))
+            model.__dict__["classes"] = declared_classes(parts, model.classes)
         model._check()
         spending = model._spending()
         empty, has_labels = self._empty(X, spending)
@@ -545,9 +545,9 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
 
     Parameters
     ----------
-    classes : sequence or "in_y"
+    classes : sequence or "in_y", optional
         Without a schema: the public labels, or "in_y" to state that the set of labels in y is
-        public. A record of another class is left out.
+        public. A record of another class is left out. A boolean y needs none.
 
     Attributes
     ----------

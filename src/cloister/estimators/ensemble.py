@@ -30,7 +30,7 @@ from cloister.data import as_silos
 from cloister.data.schema import Schema
 from cloister.estimators.base import Explained, PrivateClassifier, private_tags
 from cloister.estimators.forest import best_class, checked_costs
-from cloister.estimators.tables import IN_Y, grid_rows, label_parts, label_set, matched, unpaired
+from cloister.estimators.tables import declared_classes, grid_rows, label_parts, matched, unpaired
 from cloister.privacy import accounting
 from cloister.privacy.accounting import gdp_epsilon
 from cloister.privacy.budget import default_delta
@@ -206,9 +206,8 @@ class DPSiloEnsemble(ClassifierMixin, Explained, BaseEstimator):
             changes["bounds"] = base.bounds.model_copy(update={"max_silos_per_person": 1})
         if most > 1:  # squared GDP parameters add up under composition [DRS22]
             changes["epsilon"] = gdp_epsilon(gdp_mu_for(base.epsilon, delta) / sqrt(most), delta)
-        if isinstance(base.classes, str) and base.classes == IN_Y and labels[0] is not None:
-            # Over all silos, since a silo may lack a class.
-            changes["classes"] = label_set(labels)
+        if labels[0] is not None:  # over all silos, since a silo may lack a class
+            changes["classes"] = declared_classes(labels, base.classes)
         return changes
 
     def _most_silos(self, n_silos: int) -> int:

@@ -31,7 +31,7 @@ from cloister.data import is_frame, read_floats
 from cloister.estimators.base import Explained
 from cloister.estimators.release import account_of
 from cloister.estimators.results import ReleaseMixin
-from cloister.estimators.tables import matched
+from cloister.estimators.tables import declared_classes, matched
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, default_delta
@@ -173,7 +173,7 @@ class FederatedLearner(ReleaseMixin, Explained, BaseEstimator):
         As in :class:`~cloister.tasks.supervised.fedavg.FedAvg`. With ``trust="local"`` epsilon
         holds for each silo's update alone.
     classes : sequence, optional
-        Public labels, required for a scikit-learn classifier.
+        Public labels, required for a scikit-learn classifier; a boolean y needs none.
     local_epochs : int, >= 1
         Number of passes of a silo over its data in a round.
     batch_size, learning_rate, loss
@@ -339,7 +339,10 @@ class FederatedLearner(ReleaseMixin, Explained, BaseEstimator):
                 f"LocalUpdate, got {type(self.model).__name__}."
             )
         ((width,),) = widths
-        return SklearnUpdate(self.model, int(width), self.classes, self.local_epochs)
+        classes = self.classes
+        if not is_regressor(self.model):
+            classes = declared_classes([y for _, y in clients], classes)
+        return SklearnUpdate(self.model, int(width), classes, self.local_epochs)
 
 
 def _numbers_by_name(clients: Sequence[Any]) -> list[Any]:

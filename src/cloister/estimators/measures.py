@@ -108,14 +108,16 @@ class Measures(ReleasedModel):
             first = replace(first, note=f"{first.note} {_ASSUMED}")
         return (first, *rest)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self, title: str | None = None) -> pd.DataFrame:
         """Return all measures, with one row for each class or silo.
 
         The columns are ``value``, ``low`` and ``high`` of the noise interval, ``population_low``
-        and ``population_high``.
+        and ``population_high``. With the title of a display, it is its table of texts.
         """
         import pandas as pd
 
+        if title is not None:
+            return super().to_frame(title)
         results, rows = self.result.results, []
         for row, (name, i) in self._rows.items():
             parts = (results.get(name + end) for end in ("", _LOW, _HIGH, *ENDS))

@@ -302,17 +302,18 @@ class Summary(ReleasedModel):
             return tuple(self.plan.columns[j] for j in task.used)
         return self.plan.columns
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self, title: str | None = None) -> pd.DataFrame:
         """Return one row for each statistic of each column: value, low, high.
 
-        For "describe" and "table1" it is one row for each number of tables and charts.
+        For "describe" and "table1" it is one row for each number of tables and charts. With the
+        title of one of them, such as "All columns", it is this table with texts.
         """
         import pandas as pd
 
         task = self.plan.task
         # A description has several tables with different columns.
-        if isinstance(task, Describe | Table1):
-            return super().to_frame()
+        if title is not None or isinstance(task, Describe | Table1):
+            return super().to_frame(title)
         ends = ("", "_low", "_high")
         # The covariance is a matrix, so it does not fit into this table.
         names: Sequence[Any] = _STATISTICS

@@ -33,16 +33,23 @@ class ReleaseMixin:
 
         write_report(self._released(), path)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self, title: str | None = None) -> pd.DataFrame:
         """Return the released numbers: value, low and high of the 95 % interval of the noise.
 
         The index names the table, row and column of a number. The columns `population_low` and
         `population_high` exist if an interval includes sampling, and the column `mark` if a row of
         a report has one, such as "far values, interval not valid".
-        """
-        from cloister.app.report.notebook import release_frame
 
-        return release_frame(self.displays())
+        Parameters
+        ----------
+        title : str, optional
+            Title of one of :meth:`displays`. The frame is then this table of a report: it has the
+            same rows and columns, and its cells are texts.
+        """
+        from cloister.app.report.notebook import release_frame, table_frame
+
+        displays = self.displays()
+        return release_frame(displays) if title is None else table_frame(displays, title)
 
     def plot(self, title: str | None = None) -> Axes:
         """Draw the released numbers.

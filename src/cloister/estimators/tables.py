@@ -35,7 +35,7 @@ from cloister.data import (
 )
 from cloister.data.cells import CellType
 from cloister.data.loss import warn_owner
-from cloister.data.records import default_rows, open_by_schema
+from cloister.data.records import default_rows, kind_named, open_by_schema
 from cloister.data.rules import Rules
 from cloister.data.schema import Column, Schema
 from cloister.data.sources import is_path
@@ -45,7 +45,7 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
 from cloister.tasks.columns import position
 
-_TRUTH = {"False": False, "True": True}
+_TRUTH = {"False": False, "True": True, "false": False, "true": True}
 IN_Y = "in_y"
 """Value of `classes` by which the caller states that the set of labels in y is public."""
 
@@ -483,16 +483,17 @@ def public_classes(parts: Sequence[Any], classes: Any) -> NDArray[Any]:
     Parameters
     ----------
     parts : sequence of array_like
-        The labels of each silo. They are read only if `classes` is "in_y", which declares them
-        public.
-    classes : sequence or "in_y"
+        The labels of each silo.
+    classes : sequence, "in_y" or None
+        As for :func:`declared_classes`.
     """
-    if classes is None or (isinstance(classes, str) and not is_in_y(classes)):
+    labels = declared_classes(parts, classes)
+    if labels is None or isinstance(labels, str):
         raise PlanError(
             f"classes must be the public list of labels, or {IN_Y!r} to state that the set of "
             f"labels in y is public, got {classes!r}{choosing('classes')}."
         )
-    labels = label_set(parts) if isinstance(classes, str) else np.unique(np.asarray(classes))
+    labels = np.unique(np.asarray(labels))
     if isinstance(classes, str) and not len(labels):
         raise PlanError(f"classes={IN_Y!r} needs y; give y, or the public list of labels.")
     if len(labels) < 2:
@@ -500,9 +501,28 @@ def public_classes(parts: Sequence[Any], classes: Any) -> NDArray[Any]:
     return labels
 
 
-def is_in_y(classes: Any) -> bool:
-    """Return True if a parameter `classes` states that the set of labels in y is public."""
-    return isinstance(classes, str) and classes == IN_Y
+def declared_classes(parts: Sequence[Any], classes: Any) -> Any:
+    """Return the labels that `classes` or the type of y states to be public; else `classes`.
+
+    Labels are read only if `classes` is "in_y". Those of a boolean type are False and True,
+    whatever their values are.
+    """
+    if isinstance(classes, str) and classes == IN_Y:
+        return label_set(parts)
+    if classes is None and all(map(_is_boolean, parts)):
+        return np.array([False, True])
+    return classes
+
+
+def _is_boolean(labels: Any) -> bool:
+    """Return True if labels have the type of truth values."""
+    declared = getattr(labels, "dtype", getattr(labels, "type", None))
+    if declared is not None:
+        return kind_named(str(declared)) == "boolean"
+    # A list declares no type.
+    return bool(isinstance(labels, list | tuple) and labels) and (
+        {*map(type, labels)} <= {bool, np.bool_}
+    )
 
 
 def label_set(parts: Iterable[Any]) -> NDArray[Any]:

@@ -46,6 +46,7 @@ from cloister.core.errors import (
     TransportError,
     raise_if_any,
 )
+from cloister.core.numerals import counted
 from cloister.hazmat.signing import Identity, fingerprint_of, verify
 
 Role = Literal["coordinator", "silo", "analyst", "scorer"]
@@ -191,7 +192,7 @@ class KeyFolder:
             if end - now <= timedelta(days=days):
                 return [
                     f"the certificate in {str(self.path)!r} ends on {end:%Y-%m-%d}, in less than "
-                    f"{days} day{'s' * (days > 1)}; {_RENEW}"
+                    f"{counted(days, 'day')}; {_RENEW}"
                 ]
         return []
 

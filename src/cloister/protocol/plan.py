@@ -22,6 +22,7 @@ from cloister.core.declared import Declaration, Range, Whole, declarations, vali
 from cloister.core.display import Table
 from cloister.core.errors import PlanError, RemoteProtocolError, raise_if_any
 from cloister.core.html import page
+from cloister.core.numerals import counted
 from cloister.core.randomness import new_nonce
 from cloister.hazmat.discrete import MAX_SCALE
 from cloister.hazmat.fixedpoint import Contract, Grid
@@ -906,13 +907,14 @@ class Plan:
                 f"{len(self.silos)} silos send masked vectors; the aggregator adds the noise and "
                 "can read neither the vectors nor the result. The guarantee rests on the "
                 "aggregator really adding the noise and on no silo helping it. A round counts with "
-                f"at least {self.min_silos} silos."
+                f"at least {counted(self.min_silos, 'silo')}."
             )
         elif self.profile == "pairwise":
             lines.append(
                 f"{len(self.silos)} silos each add a share of the noise and send masked vectors. "
                 f"The guarantee holds even if {self.collusion} of them and the aggregator put "
-                f"together all they know. A round counts with at least {self.min_silos} silos. "
+                "together all they know. A round counts with at least "
+                f"{counted(self.min_silos, 'silo')}. "
                 + (
                     "The aggregator learns the noised sums."
                     if self.protocol <= WITHOUT_OPTIONS

@@ -39,6 +39,8 @@ INTERVAL_95: Mapping[Mechanism, float] = {
 """Half-width of the central 95 % of each distribution, in its standard deviations."""
 NO_VALUE = np.iinfo(np.int32).max
 """Grid value of a cell that is missing and kept; it is outside the box of every grid."""
+BOOLEAN = ("false", "true")
+"""The categories of a boolean. Spellings of a file are not among them: silos need not agree."""
 COUNT_BITS = 16
 """Bits of a count: a record adds ``2**FINE`` to its cell, so that the noise has a fine lattice."""
 
@@ -138,7 +140,7 @@ class PublicColumn:
     low, high : float, data units, ``low < high``
         The box; for a column of categories, the codes of the first and the last.
     categories : tuple of str
-        Empty for a column of numbers; ``("0", "1")`` for a boolean.
+        Empty for a column of numbers; `BOOLEAN` for a boolean.
     step : float, data units, >= 0
         Every value is a multiple of it, for example 1 for integers; 0 if any number is possible.
     date : bool
@@ -160,6 +162,11 @@ class PublicColumn:
     def levels(self) -> int:
         """Number of categories; 0 for a column of numbers."""
         return len(self.categories)
+
+    @property
+    def is_boolean(self) -> bool:
+        """True if its categories are truth values, which may also be written as 0 and 1."""
+        return self.categories in (BOOLEAN, ("0", "1"))
 
 
 @declared

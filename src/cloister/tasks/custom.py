@@ -13,6 +13,7 @@ from cloister.core.declared import declared
 from cloister.core.derived import derived
 from cloister.core.display import Display
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import sum_of_rows
 from cloister.protocol.task import PublicFacts
@@ -96,7 +97,7 @@ def _design(cls: type[Any], facts: PublicFacts, options: object) -> Any:
 def _describe(self: Any) -> str:
     """Return the names and the sizes of the blocks of the first round."""
     sizes = {block.name: prod(block.shape) for block in self.blocks(0)}
-    named = ", ".join(f"{name} ({n} number{'s' * (n != 1)})" for name, n in sizes.items())
+    named = ", ".join(f"{name} ({counted(n, 'number')})" for name, n in sizes.items())
     times = "" if self.rounds == 1 else f", in each of {self.rounds} rounds,"
     return f"The sums {named}{times} are released with {self.mechanism} noise."
 

@@ -16,12 +16,13 @@ from cloister.core.arrays import GridState, Integers, State
 from cloister.core.errors import CloisterError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import round_to_grid
+from cloister.protocol.task import BOOLEAN as TRUTHS
 from cloister.protocol.task import NoisyBlock, PublicColumn, Task
 from cloister.tasks.options import options_of
 
 NUMBER = PublicColumn("age", 0.0, 100.0)
 OTHER_NUMBER = PublicColumn("weight", 0.0, 200.0)
-BOOLEAN = PublicColumn("smokes", 0.0, 1.0, ("0", "1"))
+BOOLEAN = PublicColumn("smokes", 0.0, 1.0, TRUTHS)
 CATEGORY = PublicColumn("work", 0.0, 2.0, ("private", "state", "none"))
 
 

@@ -37,7 +37,7 @@ from math import ceil
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers
-from cloister.core.display import Estimate, Interval
+from cloister.core.display import Estimate, Interval, around
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import BOX, fieller
 from cloister.tasks.population import Bounds, sampled
@@ -437,12 +437,14 @@ def _mean_loss(
 def roc_curve(scores: ScoreHistogram) -> tuple[Floats, Estimate]:
     """Return the ROC curve at the edges of bins: n_bins + 1 false and true positive rates.
 
-    Rates never decrease; each point has its own interval.
+    Rates never decrease; each point has its own interval, which includes its rate.
     """
     false_rate = _tail_shares(scores.others, scores.cov_others)
     true_rate = _tail_shares(scores.members, scores.cov_members)
     rising = np.fmax.accumulate(true_rate.values)  # noise can make a rate fall
-    return np.fmax.accumulate(false_rate.values), replace(true_rate, values=rising)
+    # A rate that was raised may be above the interval of its own counts.
+    true_rate = replace(true_rate, values=rising).joined(around(rising, 0.0))
+    return np.fmax.accumulate(false_rate.values), true_rate
 
 
 def _tail_shares(counts: Floats, covariance: Floats) -> Estimate:

@@ -22,6 +22,7 @@ from cloister.data.schema import (
     catalogue_schema,
     differences,
     init_schema,
+    schema_of,
 )
 
 NAMES = "columns must be a list of one or more names"
@@ -120,7 +121,19 @@ def test_a_category_stands_for_its_number() -> None:
     assert column.public.levels == 3
     assert Column(**WORK, missing="state").fill_value == 1.0
     assert math.isnan(column.fill_value)
-    assert Column(name="smokes", type="boolean").public.categories == ("0", "1")
+    assert Column(name="smokes", type="boolean").public.categories == ("false", "true")
+
+
+def test_a_boolean_has_words_that_become_a_boolean_again() -> None:
+    """Words of one file are not public, so they name no category."""
+    spelt = Column(name="smokes", type="boolean", spellings={"true": ["oui"], "false": ["non"]})
+    assert spelt.public == Column(name="smokes", type="boolean").public
+    assert spelt.public.is_boolean
+    assert schema_of([spelt.public]).columns == (Column(name="smokes", type="boolean"),)
+    # A category with these words may be an event, too.
+    assert Column(name="smokes", type="category", categories=("0", "1")).public.is_boolean
+    assert not Column(**WORK).public.is_boolean
+    assert not Column(**AGE).public.is_boolean
 
 
 def test_the_categories_and_their_order_are_part_of_the_digest() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 
@@ -261,6 +262,49 @@ def test_the_set_of_labels_in_y_leaves_out_missing_ones() -> None:
         assert model.fit(X, labels).classes_.tolist() == ["a", "b"]
     numbers = DPNaiveBayes(epsilon=2.0, bounds=(-4, 4), nominal_n=N, classes="in_y")
     assert numbers.fit(X, np.where(ONE, np.nan, Y)).classes_.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "truths",
+    [
+        lambda y: y,
+        lambda y: [*y.tolist()],
+        lambda y: pd.Series(y),
+        lambda y: pd.Series(y, dtype="boolean").mask(ONE),
+        lambda y: pl.Series(y),
+        lambda y: pa.array(y),
+    ],
+    ids=["numpy", "list", "pandas", "pandas with gaps", "polars", "arrow"],
+)
+@pytest.mark.filterwarnings("ignore")  # on rows with gaps
+def test_labels_of_a_boolean_type_need_no_classes(truths: Callable[[Any], Any]) -> None:
+    y = truths(Y > 0)
+    forest = partial(DPRandomForestClassifier, random_state=0)
+    for kind in (DPNaiveBayes, DPLogisticRegression, forest, DPShapesClassifier):
+        model = kind(**COMMON)
+        assert model.plan(X, y).plan.task == kind(**COMMON, classes=[False, True]).plan(X).plan.task
+        assert model.fit(X, y).classes_.tolist() == [False, True]
+        assert model.predict(X).dtype == np.bool_
+    both = DPSiloEnsemble(DPNaiveBayes(**COMMON)).fit([X, X], [y, y])
+    assert both.classes_.tolist() == [False, True]
+
+
+def test_the_classes_of_a_boolean_y_are_not_those_of_its_values() -> None:
+    y = np.ones(N, dtype=np.bool_)
+    assert DPNaiveBayes(**COMMON).fit(X, y).classes_.tolist() == [False, True]
+    with pytest.raises(PlanError, match="classes must be the public list"):
+        DPNaiveBayes(**COMMON).fit(X, [None, *y[1:].tolist()])
+    clients = [(X[:HALF], y[:HALF]), (X[HALF:], y[HALF:])]
+    learner = FederatedLearner(SGDClassifier(random_state=0), epsilon=5.0, rounds=1)
+    assert learner.fit(clients).model_.classes_.tolist() == [False, True]
+
+
+def test_missing_labels_have_a_remedy() -> None:
+    y = np.where(np.arange(N) % 10, Y, np.nan)
+    with pytest.raises(
+        DataError, match=r"40 missing.*or these rows if it is the target(.|\n)*max_loss"
+    ):
+        DPNaiveBayes(**CLASSES).fit(X, y)
 
 
 def test_a_name_is_no_y() -> None:

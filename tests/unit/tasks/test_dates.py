@@ -112,7 +112,7 @@ def test_frames_have_days_and_arrays_years() -> None:
 
 def test_means_without_a_table_have_a_sentence() -> None:
     shown = present(released("tabulate", means=("seen",), by=("ill",)))
-    assert shown.result.startswith("Mean seen: 0 202")
+    assert shown.result.startswith("Mean seen: false 202")
 
 
 def test_edges_of_bins_have_as_many_digits_as_a_bin_needs() -> None:

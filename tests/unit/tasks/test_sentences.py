@@ -75,8 +75,8 @@ SAID = [
     (
         *("survival", "months died treated"),
         {"time": "months", "event": "died", "by": "treated", "tau": 48.0},
-        f"Share without died after 24 months: treated=0 {NUMBER}, treated=1 {NUMBER}. "
-        f"Median months: treated=0 {NUMBER}, treated=1 {NUMBER}.",
+        f"Share without died after 24 months: treated=false {NUMBER}, treated=true {NUMBER}. "
+        f"Median months: treated=false {NUMBER}, treated=true {NUMBER}.",
         "The curves differ: log-rank p < 0.001, noise included.",
     ),
     (
@@ -119,13 +119,13 @@ SAID = [
     (
         *("tabulate", "work smokes"),
         {"tables": (("work", "smokes"),)},
-        f"The largest cell is work private, smokes 0, a share of {NUMBER}.",
+        f"The largest cell is work private, smokes false, a share of {NUMBER}.",
         ".*",
     ),
     (
         *("table1", "treated age work died"),
         {"by": "treated"},
-        f"treated=1 less treated=0: died=1, share {NUMBER}.",
+        f"treated=true less treated=false: died=true, share {NUMBER}.",
         "1 of 3 columns differ at 5 %, after Holm's correction, noise included.",
     ),
     (
@@ -184,7 +184,7 @@ SAID = [
     (
         *("logistic", "score work age default"),
         {"target": "default"},
-        rf"Penalised odds ratios of default, 1 against 0: score \(per 100\) {NUMBER}.",
+        rf"Penalised odds ratios of default, true against false: score \(per 100\) {NUMBER}.",
         f"1 of 4 effects differ from 1 {HOLM}",
     ),
     (
@@ -228,13 +228,13 @@ SAID = [
     (
         *("naive-bayes", "score work age default"),
         {"target": "default"},
-        f"Share of score [0-9.]+ to [0-9.]+: default 0 {NUMBER}, default 1 {NUMBER}.",
+        f"Share of score [0-9.]+ to [0-9.]+: default false {NUMBER}, default true {NUMBER}.",
         f"1 of 3 columns differ between classes of default {HOLM}",
     ),
     (
         *("naive-bayes", "score age default"),
         {"target": "default", "numbers": "gaussian"},
-        f"Mean of score: default 0 {NUMBER}, default 1 {NUMBER}.",
+        f"Mean of score: default false {NUMBER}, default true {NUMBER}.",
         f"1 of 2 columns differ between classes of default {HOLM}",
     ),
     (

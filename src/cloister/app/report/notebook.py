@@ -74,6 +74,19 @@ def release_frame(displays: Sequence[Display]) -> pd.DataFrame:
     return frame[[*shown, *[_MARK] * bool(frame[_MARK].any())]]
 
 
+def table_frame(displays: Sequence[Display], title: str) -> pd.DataFrame:
+    """Return the display with a title as a table of texts, as in a report."""
+    import pandas as pd
+
+    tables = {shown.title: shown for shown in without_repeats(displays)}
+    if title not in tables:
+        raise PlanError(f"title must be one of {list(tables)}, got {title!r}.")
+    table = as_table(tables[title])
+    rows = [[cell_text(cell) for cell in row] for row in table.rows]
+    frame = pd.DataFrame(rows, columns=list(table.headings))
+    return frame.set_index(table.headings[0])
+
+
 def release_axes(displays: Sequence[Display], title: str | None = None) -> Axes:
     """Draw the display with a title, or the first picture, and return its axes."""
     pictures = {shown.title: shown for shown in displays if not isinstance(shown, Table)}

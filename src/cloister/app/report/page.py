@@ -39,7 +39,7 @@ from cloister.core.display import Bars, Cell, Display, Estimate, Table
 from cloister.core.errors import PlanError
 from cloister.core.files import write_text
 from cloister.core.html import page, report_policy, static
-from cloister.core.numerals import number
+from cloister.core.numerals import counted, number
 from cloister.data.schema import Schema
 from cloister.privacy.events import Event, GaussianEvent, SampledGaussianEvent, mechanism_counts
 from cloister.protocol.plan import Plan, noun_of
@@ -179,7 +179,7 @@ def _contents(
     sights, sight_remarks = who_saw_what(plan, in_process=in_process)
     asked, whole = _asked(plan, schema)
     verified = verification or (NOT_VERIFIED, _UNSIGNED if in_process else _UNCHECKED)
-    silos = f"{len(plan.silos)} silo{'s' * (len(plan.silos) != 1)}"
+    silos = counted(len(plan.silos), "silo")
     return Contents(
         title=shown.title,
         about=(f"{plan.task.name} over {silos}", f"study {plan.study}"),

@@ -17,7 +17,7 @@ from cloister.core.arrays import Floats
 from cloister.core.display import Bars, Curve, Graph, Heatmap, Scatter
 from cloister.core.errors import PlanError
 from cloister.core.html import clean
-from cloister.core.numerals import day
+from cloister.core.numerals import counted, day
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,16 +89,16 @@ def alt_text(display: Heatmap | Bars | Scatter | Curve | Graph) -> str:
     match display:
         case Heatmap():
             n_rows, n_columns = display.estimate.values.shape
-            kind = f"Heat map of {n_rows} rows and {n_columns} columns"
+            kind = f"Heat map of {counted(n_rows, 'row')} and {counted(n_columns, 'column')}"
         case Bars():
             # Six are enough to be heard; the table has them all.
             first = [f"{row[0]} {row[1]}" for row in as_table(display).rows[:6]]
             more = ", and more" if len(display.names) > len(first) else ""
-            kind = f"Bar chart of {len(display.names)} values: {'; '.join(first)}{more}"
+            kind = f"Bar chart of {counted(len(display.names), 'value')}: {'; '.join(first)}{more}"
         case Scatter():
-            kind = f"Map of {len(display.names)} points in the plane"
+            kind = f"Map of {counted(len(display.names), 'point')} in the plane"
         case Curve():
-            kind = f"Curve of {len(display.places)} values with a band of uncertainty"
+            kind = f"Curve of {counted(len(display.places), 'value')} with a band of uncertainty"
             if len(display.names) > 1:
                 kind = f"Curves of {', '.join(display.names)} with bands of uncertainty"
             if display.chosen is not None:

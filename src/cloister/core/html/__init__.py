@@ -8,6 +8,8 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from cloister.core.numerals import counted
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -87,7 +89,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         undefined=StrictUndefined,  # a missing value is an error, not an empty text
     )
-    environment.globals["console_css"] = static("console.css")
+    environment.globals |= {"console_css": static("console.css"), "counted": counted}
     return environment
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.shares.commands import compute
 from cloister.shares.commands.compute import Output
 
@@ -82,7 +83,7 @@ def _plan(args: argparse.Namespace, out: Output) -> Mapping[str, Any]:
         ("session", session.id),
         ("digest", f"{session.digest()}  compare it with the other parties"),
         ("uploads", f"{sent.uploads / 1e6:.3g} MB"),
-        ("join", f"about {sent.each_way / 1e6:.3g} MB each way, {sent.rounds} rounds"),
+        ("join", f"about {sent.each_way / 1e6:.3g} MB each way, {counted(sent.rounds, 'round')}"),
         *(("answers", text) for text in errors),
         *((f"approval {owner}", text) for owner, text in texts.items()),
         *((f"at {name}", line) for name, lines in steps.items() for line in lines),

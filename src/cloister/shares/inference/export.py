@@ -57,7 +57,7 @@ class _Column:
     def cells(self) -> list[Any]:
         """Categories or bins of the column; those of a boolean are numbers."""
         names = self.entry.categories
-        text = names and names != ("0", "1")
+        text = names and not self.entry.is_boolean
         return list(names) if text else [float(cell) for cell in range(self.entry.cells)]
 
     @property

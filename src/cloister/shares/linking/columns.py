@@ -19,12 +19,12 @@ from cloister.core.arrays import Flags, Floats
 from cloister.core.declared import Hint, Length, Range, Rule, declared
 from cloister.core.errors import PlanError
 from cloister.hazmat.ring import Words
+from cloister.protocol.task import BOOLEAN
 from cloister.shares.mpc.program import Names
 from cloister.shares.mpc.session import table_of
 
 TOP = (1 << 12) - 1
 """Levels of every column are brought to [0, TOP]; the levels of each width divide it."""
-BOOLEAN = ("false", "true")
 # Another owner writes them, and they are shown in the text that an owner approves.
 PRINTABLE = Rule("printable", lambda names: all(map(str.isprintable, names)))
 

@@ -20,7 +20,7 @@ from cloister.app.text import (
 )
 from cloister.core.display import Display, Estimate, PValue, Table
 from cloister.core.errors import PlanError
-from cloister.core.numerals import number
+from cloister.core.numerals import counted, number
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.shares.linking.answer import Answer
@@ -60,7 +60,7 @@ def contents_of(found: Found, ran: Ran) -> Contents:
     names, titles = tuple(session.owners), [one.title for one, _ in program.noises()]
     return Contents(
         title=f"Linked persons of {' and '.join(names)}",
-        about=(f"linked over {len(names)} tables", f"key {program.key}"),
+        about=(f"linked over {counted(len(names), 'table')}", f"key {program.key}"),
         budget=Budget(program.epsilon, delta),
         gaussian=True,  # all analyses have this noise
         lines=(

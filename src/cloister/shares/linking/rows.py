@@ -12,6 +12,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats
 from cloister.core.errors import DataError, PlanError
+from cloister.core.numerals import counted
 from cloister.core.randomness import os_bytes
 from cloister.data import check_file, read_cells, read_rows
 from cloister.data.loss import MAX_LOSS, acceptance, check_max_loss
@@ -20,7 +21,8 @@ from cloister.data.schema import Schema
 from cloister.data.units import one_unit, unit_names
 from cloister.hazmat.prg import join
 from cloister.hazmat.ring import Words, to_bytes
-from cloister.shares.linking.columns import BOOLEAN, Column, Side
+from cloister.protocol.task import BOOLEAN
+from cloister.shares.linking.columns import Column, Side
 from cloister.shares.linking.keys import Part, keys_of, tags
 from cloister.shares.linking.merge import OWNER_BITS
 
@@ -225,7 +227,7 @@ def _unread(source: Any, schema: Schema) -> Iterator[str]:
     for column in sorted(check_file(source, schema).columns, key=lambda one: -one.lost):
         if column.lost:
             cause = column.cause or f"column {column.name!r}: missing or out of range"
-            yield f"{capital(cause)} ({column.lost:,} rows)."
+            yield f"{capital(cause)} ({counted(column.lost, 'row')})."
 
 
 def _outside(column: Column, values: Floats) -> tuple[int, int]:

@@ -17,7 +17,8 @@ import numpy as np
 from cloister.core.arrays import Flags, Floats
 from cloister.core.errors import PlanError
 from cloister.hazmat.ring import Words
-from cloister.shares.linking.columns import BOOLEAN, TOP, Column, Field, Side
+from cloister.protocol.task import BOOLEAN
+from cloister.shares.linking.columns import TOP, Column, Field, Side
 from cloister.shares.linking.merge import How, Joined
 from cloister.shares.mpc.bits import both, in_parts
 from cloister.shares.mpc.compare import to_words

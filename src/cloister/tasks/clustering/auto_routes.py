@@ -10,6 +10,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.protocol.task import PublicFacts
@@ -88,7 +89,7 @@ def drowned(n_clusters: int, n_features: int, nominal_n: int, mu: float) -> floa
 def described(route: AnyRoute) -> str:
     """Describe the sums and releases of a route in a plain sentence."""
     return (
-        f"{route.rounds} rounds of k-means with {route.n_clusters} clusters: "
+        f"{counted(route.rounds, 'round')} of k-means with {counted(route.n_clusters, 'cluster')}: "
         f"{route.releases}, all with Gaussian noise."
     )
 

@@ -25,6 +25,7 @@ import numpy as np
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, State
 from cloister.core.declared import Hint, Positive, Whole, declared
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
@@ -324,7 +325,8 @@ class _LloydLoop(Clustering, ABC):
 
     def describe(self) -> str:
         return (
-            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the sum "
+            f"{counted(self.rounds, 'round')} of k-means with "
+            f"{counted(self.n_clusters, 'cluster')}: in each, the sum "
             "and the count of the records nearest to each centre are released with "
             f"{self.mechanism.capitalize()} noise."
         )
@@ -353,7 +355,8 @@ class Lloyd(_LloydLoop):
 
     def describe(self) -> str:
         return (
-            f"NOT PRIVATE. {self.rounds} rounds of k-means with {self.n_clusters} clusters: the "
+            f"NOT PRIVATE. {counted(self.rounds, 'round')} of k-means with "
+            f"{counted(self.n_clusters, 'cluster')}: the "
             "exact sum and count of the records nearest to each centre are released."
         )
 
@@ -603,7 +606,8 @@ class FastLloyd(_LloydLoop):
         law, path = self.mechanism.capitalize(), self._estimated.path if self._estimated else self
         after = f"; {ESTIMATION_RELEASES}, twice" if self.estimate else ""
         return (
-            f"{path.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the count "
+            f"{counted(path.rounds, 'round')} of k-means with "
+            f"{counted(self.n_clusters, 'cluster')}: in each, the count "
             "of the records near each centre and the sum of their differences to it are released "
             f"with {law} noise; records further away are not counted in that round{after}."
         )

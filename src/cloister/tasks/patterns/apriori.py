@@ -27,6 +27,7 @@ from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
+    BOOLEAN,
     INTERVAL_95,
     Block,
     Gaussian,
@@ -173,9 +174,7 @@ class Apriori(Gaussian):
     title: ClassVar[str] = "What goes together"
 
     example: ClassVar[Example] = Example(
-        tuple(
-            PublicColumn(item, 0.0, 1.0, ("0", "1")) for item in ("bread", "butter", "milk", "tea")
-        ),
+        tuple(PublicColumn(item, 0.0, 1.0, BOOLEAN) for item in ("bread", "butter", "milk", "tea")),
         {"max_size": 3, "basket_size": 2, "min_support": 0.1},
     )
 

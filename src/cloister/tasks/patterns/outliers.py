@@ -28,6 +28,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import AtLeastZero, PartBelowOne, Range, Whole, declared
 from cloister.core.display import YEARS, Bars, Display, Estimate, Summary, Table, around
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_part
@@ -213,16 +214,16 @@ class Outliers(Measuring):
     def describe(self) -> str:
         d = len(self.used)
         how = {
-            "zscore": f"means and deviations of {d} columns",
-            "mahalanobis": f"means and covariances of {d} columns",
-            "robust": f"medians and quartiles of {d} columns",
-            "density": f"medians and quartiles of {d} columns, the count of records in each cell "
-            f"of {self.n_views} public projections, and a histogram of their scores",
+            "zscore": f"means and deviations of {counted(d, 'column')}",
+            "mahalanobis": f"means and covariances of {counted(d, 'column')}",
+            "robust": f"medians and quartiles of {counted(d, 'column')}",
+            "density": f"medians and quartiles of {counted(d, 'column')}, the count of records in "
+            f"each cell of {self.n_views} public projections, and a histogram of their scores",
         }[self.method]
         count = ""
         if self.count_share:
             count = " Also released is the number of flagged records" + (
-                f" of each of {len(self.group_names)} groups" * (self.group is not None)
+                f" of each of {counted(len(self.group_names), 'group')}" * (self.group is not None)
             )
             count += "."
         return f"Released with noise: {how}. Records are flagged locally only.{count}"

@@ -14,6 +14,7 @@ import numpy as np
 from cloister.core.arrays import Floats, GridState, Results
 from cloister.core.declared import Ascending, Probability, declared
 from cloister.core.display import Cell, Display, Summary, Table
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicFacts
 from cloister.tasks.examples import MIXED, Example
@@ -80,8 +81,8 @@ class Bounds(Scaled):
     def describe(self) -> str:
         low, high = self.quantiles.probabilities
         return (
-            f"{self.quantiles.describe()} Each silo then clips {len(self.used)} columns to the "
-            f"quantiles {low:g} and {high:g} and stretches them to the whole box."
+            f"{self.quantiles.describe()} Each silo then clips {counted(len(self.used), 'column')} "
+            f"to the quantiles {low:g} and {high:g} and stretches them to the whole box."
         )
 
     def results(self, state: GridState, grid: Grid) -> Results:

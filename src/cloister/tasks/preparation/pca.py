@@ -26,6 +26,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Positive, Whole, declared
 from cloister.core.display import Cell, Display, Estimate, Heatmap, Summary, Table, bare
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -177,9 +178,10 @@ class PCA(Gaussian):
         return (
             "The count and the sum of all records are released with noise, then the numbers of "
             f"records at {_LENGTH_BINS} ranges of distance from their mean. The sums of "
-            f"{n_products(self.width)} products of {self.width} numbers and categories about the "
-            f"mean give {self.n_components} principal components. The sums of squares along these "
-            "give their variances. Each silo then projects its records onto the components."
+            f"{counted(n_products(self.width), 'product')} of {self.width} numbers and categories "
+            f"about the mean give {self.n_components} principal components. The sums of squares "
+            "along these give their variances. Each silo then projects its records onto the "
+            "components."
         )
 
     def start(self) -> State:

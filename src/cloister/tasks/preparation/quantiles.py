@@ -26,6 +26,7 @@ from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Re
 from cloister.core.declared import Length, Probability, Range, Whole, declared
 from cloister.core.display import Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -130,9 +131,10 @@ class Quantiles(Gaussian):
     def describe(self) -> str:
         closer = " A second round repeats this, with narrower cells where records were found."
         return (
-            f"Counts of records in {BRANCHES**self.levels} cells of each of {len(self.used)} "
-            f"columns, and in {self.levels - 1} coarser divisions of the same boxes, all with "
-            f"Gaussian noise; quantiles are estimated from them.{closer * (self.rounds == 2)}"
+            f"Counts of records in {BRANCHES**self.levels} cells of each of "
+            f"{counted(len(self.used), 'column')}, and in {self.levels - 1} coarser divisions of "
+            "the same boxes, all with Gaussian noise; quantiles are estimated from "
+            f"them.{closer * (self.rounds == 2)}"
         )
 
     def start(self) -> State:

@@ -10,6 +10,7 @@ import numpy as np
 from cloister.core.arrays import Floats, GridState, Results
 from cloister.core.declared import Range, declared
 from cloister.core.display import YEARS, Summary
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicFacts
 from cloister.tasks.examples import MIXED, Example
@@ -62,8 +63,8 @@ class Standardise(Scaled):
 
     def describe(self) -> str:
         return (
-            f"{self.statistics.describe()} Each silo then standardises {len(self.used)} columns of "
-            "its records by them."
+            f"{self.statistics.describe()} Each silo then standardises "
+            f"{counted(len(self.used), 'column')} of its records by them."
         )
 
     def results(self, state: GridState, grid: Grid) -> Results:

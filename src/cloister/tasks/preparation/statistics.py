@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Whole, declared
 from cloister.core.display import YEARS, Display, Estimate, Heatmap, Summary, Table
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -99,7 +100,8 @@ class Statistics(Gaussian):
     def describe(self) -> str:
         more = ", and of the products of each two of them" * self.covariance
         return (
-            f"The number of records, the sums of {len(self.used)} columns and of their squares"
+            f"The number of records, the sums of {counted(len(self.used), 'column')} and of their "
+            "squares"
             f"{more} are released with Gaussian noise; they give means and variances."
         )
 

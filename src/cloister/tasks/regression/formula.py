@@ -411,7 +411,7 @@ class _Expansion:
                 return self._category(name, references.get(name, ""))
             case ("column", name) if name == SITE or self._column(name).levels:
                 column = self.columns.get(name)
-                if column is None or column.categories != ("0", "1"):  # a boolean is a number
+                if column is None or not column.is_boolean:  # a boolean is a number
                     return self._category(name, references.get(name, ""))
             case ("cut", inner, edges):
                 number = self.number(inner)
@@ -460,7 +460,7 @@ class _Expansion:
                 if name == SITE and name not in self.columns:
                     raise PlanError(f"{SITE!r} is a category, not a number; write it alone.")
                 column = self._column(name)
-                if column.categories == ("0", "1"):
+                if column.is_boolean:
                     return ("is", ("steps", name, 0.0, 1.0, 2), 1)
                 if column.levels:
                     raise PlanError(

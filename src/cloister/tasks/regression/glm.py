@@ -23,6 +23,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import AtLeastZero, Range, Whole, declared
 from cloister.core.display import Display, Summary
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import summed
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
@@ -281,7 +282,9 @@ class GeneralizedLinear(Gaussian):
         needed = self.model.fewest(multiplier)
         if units < needed:
             columns = self.model.design.width - 1
-            least = f"at least {needed:,} for a design of {columns} columns at this budget"
+            least = (
+                f"at least {needed:,} for a design of {counted(columns, 'column')} at this budget"
+            )
             # It is 1 until it is known from a noisy count, which would be spent in vain.
             given = f"be {least}, got {units:,}" if units > 1 else f"be given, {least}"
             raise PlanError(
@@ -292,11 +295,11 @@ class GeneralizedLinear(Gaussian):
     def describe(self) -> str:
         unit = "record" if self.clients == "row" else f"value of {self.clients!r}"
         return (
-            f"A {self.family} regression on {self.model.design.width - 1} columns of a design. Two "
-            "noisy counts give location and scale of columns. Three rounds sum gradients and "
-            "curvatures at public weights, cut to lengths from noisy counts of their sizes. Each "
-            f"{unit} adds one vector to a sum. The coefficients are computed from these sums."
-            f"{_LOOK if self.silos else ''}"
+            f"A {self.family} regression on {counted(self.model.design.width - 1, 'column')} of a "
+            "design. Two noisy counts give location and scale of columns. Three rounds sum "
+            "gradients and curvatures at public weights, cut to lengths from noisy counts of "
+            f"their sizes. Each {unit} adds one vector to a sum. The coefficients are computed "
+            f"from these sums.{_LOOK if self.silos else ''}"
         )
 
     # Columns --------------------------------------------------------------------------------------

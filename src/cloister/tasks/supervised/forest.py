@@ -28,6 +28,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Positive, Range, Share, declared
 from cloister.core.display import Bars, Display, Estimate, Summary, Table, around
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -195,7 +196,7 @@ class RandomForest(Gaussian):
     def describe(self) -> str:
         trees = (
             f"{self.n_trees} public trees of {2**self.depth} leaves on up to "
-            f"{self.columns_per_tree} columns each"
+            f"{counted(self.columns_per_tree, 'column')} each"
         )
         if self.kind == "random":
             return f"A forest of {trees}: every leaf's noisy count of each class, in one sum."
@@ -555,9 +556,9 @@ class RandomForest(Gaussian):
             Bars(
                 "Columns by importance",
                 Estimate(shares, shares, shares, labels=(names,)),
-                f"Separation of scores by splits on a column, from {self.n_trees} trees of "
-                f"{2**self.depth} leaves; the margin of error of {sums} in a leaf is {margin:.4g}, "
-                "from privacy noise only.",
+                f"Separation of scores by splits on a column, from {counted(self.n_trees, 'tree')} "
+                f"of {2**self.depth} leaves; the margin of error of {sums} in a leaf is "
+                f"{margin:.4g}, from privacy noise only.",
             ),
         )
 

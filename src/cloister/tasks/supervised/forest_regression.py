@@ -28,6 +28,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Share, declared
 from cloister.core.display import Bars, Display, Estimate, Summary, Table, around
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -169,9 +170,10 @@ class ForestRegression(Gaussian):
     def describe(self) -> str:
         return (
             f"A forest of {self.n_trees} public trees of {2**self.depth} leaves on up to "
-            f"{self.columns_per_tree} columns each. The first sum holds the target and its square. "
-            "Then there is one tree per round: every leaf's noisy number of records, and their "
-            "noisy sum of residuals of the previous trees, clipped by the deviation of the target."
+            f"{counted(self.columns_per_tree, 'column')} each. The first sum holds the target and "
+            "its square. Then there is one tree per round: every leaf's noisy number of records, "
+            "and their noisy sum of residuals of the previous trees, clipped by the deviation of "
+            "the target."
         )
 
     # The trees ------------------------------------------------------------------------------------
@@ -414,10 +416,10 @@ class ForestRegression(Gaussian):
             Bars(
                 "Columns by importance",
                 Estimate(shares, shares, shares, labels=(names,)),
-                f"Separation of predictions by splits on a column, from {self.n_trees} trees of "
-                f"{2**self.depth} leaves; residuals are clipped to {clip:.4g}, and the margin of "
-                f"error of their sum in a leaf is {margin:.4g}, from privacy noise only. "
-                "Predictions have no interval.",
+                "Separation of predictions by splits on a column, from "
+                f"{counted(self.n_trees, 'tree')} of {2**self.depth} leaves; residuals are clipped "
+                f"to {clip:.4g}, and the margin of error of their sum in a leaf is {margin:.4g}, "
+                "from privacy noise only. Predictions have no interval.",
             ),
         )
 

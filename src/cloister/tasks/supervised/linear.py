@@ -25,6 +25,7 @@ import numpy as np
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, declared
 from cloister.core.display import Display, Estimate, Summary, Table
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import INTERVAL_95, Block, Gaussian, NoisyBlock, PublicFacts
 from cloister.tasks.columns import Encoding, of_dates, position
@@ -222,12 +223,12 @@ class Linear(Gaussian):
 
     def describe(self) -> str:
         return (
-            f"Linear regression on {self._model.width - 1} columns of a design. Two noisy counts "
-            "give location and scale of columns, and one gives lengths of rows. One sum holds "
-            "products of rows with each other and with the target, with rows clipped to a length "
-            f"of at most {self.clip:.3g}. One counts sizes of gradients at the first model. The "
-            "last sums gradients, clipped at a norm from these counts, and squared residuals. The "
-            "coefficients are computed from these sums."
+            f"Linear regression on {counted(self._model.width - 1, 'column')} of a design. Two "
+            "noisy counts give location and scale of columns, and one gives lengths of rows. One "
+            "sum holds products of rows with each other and with the target, with rows clipped to "
+            f"a length of at most {self.clip:.3g}. One counts sizes of gradients at the first "
+            "model. The last sums gradients, clipped at a norm from these counts, and squared "
+            "residuals. The coefficients are computed from these sums."
         )
 
     # Rows with and without the target -------------------------------------------------------------

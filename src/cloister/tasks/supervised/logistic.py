@@ -28,6 +28,7 @@ from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Re
 from cloister.core.declared import AtLeastZero, Positive, Range, declared
 from cloister.core.display import Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import INTERVAL_95, Block, Gaussian, NoisyBlock, PublicFacts
@@ -301,10 +302,10 @@ class Logistic(Gaussian):
     def describe(self) -> str:
         return (
             f"Logistic regression for {len(self.classes)} classes over "
-            f"{self._frame.width - 1} columns of a design. Two noisy counts give location and "
-            "scale of columns, one to three sums the curvature of the likelihood, and one count "
-            "the sizes of gradients. The others are its gradient at a public model. The "
-            "coefficients are computed from these sums."
+            f"{counted(self._frame.width - 1, 'column')} of a design. Two noisy counts give "
+            "location and scale of columns, one to three sums the curvature of the likelihood, "
+            "and one count the sizes of gradients. The others are its gradient at a public model. "
+            "The coefficients are computed from these sums."
         )
 
     def start(self) -> State:

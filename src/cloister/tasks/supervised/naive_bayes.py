@@ -26,6 +26,7 @@ from cloister.core.dates import nearest_day
 from cloister.core.declared import AtLeastZero, Hint, Positive, Range, Whole, declared
 from cloister.core.display import Bars, Cell, Display, Estimate, Heatmap, Summary, Table, around
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     INTERVAL_95,
@@ -177,8 +178,8 @@ class NaiveBayes(Gaussian):
         if bool(self._counted) != (self.most_counts > 0) or len(self._counted) == 1:
             raise PlanError(
                 "most_counts must be given with 2 or more columns of counts, and only with them, "
-                f"got {self.most_counts:g} and {len(self._counted)} columns; give the largest "
-                "number of counts of one record, or model a single column as 'binned'."
+                f"got {self.most_counts:g} and {counted(len(self._counted), 'column')}; give the "
+                "largest number of counts of one record, or model a single column as 'binned'."
             )
         # A multinomial count is a number of events, so its box begins at 0.
         if wrong := [j for j in self._counted if not self.low[j] == 0 < self.high[j]]:
@@ -238,13 +239,17 @@ class NaiveBayes(Gaussian):
     def describe(self) -> str:
         parts = [f"the size of each of {len(self.classes)} classes"]
         if self._tables:
-            parts.append(f"tables of class by category or bin of {len(self._tables)} columns")
+            parts.append(
+                f"tables of class by category or bin of {counted(len(self._tables), 'column')}"
+            )
         if self._normal:
-            parts.append(f"mean and variance in each class of {len(self._normal)} columns")
+            parts.append(
+                f"mean and variance in each class of {counted(len(self._normal), 'column')}"
+            )
         if self._counted:
             parts.append(
-                f"totals in each class of {len(self._counted)} columns of counts, of which a "
-                f"record's sum is cut at {self.most_counts:g}"
+                f"totals in each class of {counted(len(self._counted), 'column')} of counts, of "
+                f"which a record's sum is cut at {self.most_counts:g}"
             )
         return (
             "A naive Bayes classifier from one noisy sum: "

@@ -26,6 +26,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Range, declared
 from cloister.core.display import Bars, Curve, Display, Heatmap, Summary, bare
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -489,9 +490,10 @@ class ShapesClassifier(Additive):
         return (1, 1) if self._scores == 1 else (2, 1)
 
     def describe(self) -> str:
-        counted = "The first sum counts records in cells, for the edges of bins. "
+        first = "The first sum counts records in cells, for the edges of bins. "
         return (
-            f"An additive model of {len(self.layout.used)} columns. {counted * bool(self.cells)}"
+            f"An additive model of {counted(len(self.layout.used), 'column')}. "
+            f"{first * bool(self.cells)}"
             f"Each of {self.n_rounds} sums has, for every bin or category of every column, the "
             "noisy gradients of the log-loss of the model so far, and its curvature."
         )

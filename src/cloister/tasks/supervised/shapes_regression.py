@@ -24,6 +24,7 @@ import numpy as np
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import declared
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import COUNT_BITS, Block, NoisyBlock, Rows
 from cloister.tasks.columns import bins_of
@@ -108,12 +109,12 @@ class ShapesRegression(Additive):
         return (5, 4) if self.family == "poisson" else (449, 400)
 
     def describe(self) -> str:
-        counted = " and records in cells, for the edges of bins" * bool(self.cells)
+        cells = " and records in cells, for the edges of bins" * bool(self.cells)
         return (
-            f"An additive model of {len(self.layout.used)} columns. The first sum counts the "
-            f"target in {_TARGET_CELLS} cells{counted}. Each of {self.n_rounds} others has, for "
-            "every bin or category of every column, the noisy clipped residuals of the model so "
-            "far, and its curvature."
+            f"An additive model of {counted(len(self.layout.used), 'column')}. The first sum "
+            f"counts the target in {_TARGET_CELLS} cells{cells}. Each of {self.n_rounds} others "
+            "has, for every bin or category of every column, the noisy clipped residuals of the "
+            "model so far, and its curvature."
         )
 
     # Sums -----------------------------------------------------------------------------------------

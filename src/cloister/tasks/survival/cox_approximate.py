@@ -30,7 +30,7 @@ from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Re
 from cloister.core.declared import Length, Positive, Range, Whole, declared
 from cloister.core.display import Cell, Display, Estimate, PValue, Summary, Table
 from cloister.core.errors import PlanError
-from cloister.core.numerals import NOT_KNOWN
+from cloister.core.numerals import NOT_KNOWN, counted
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import summed
 from cloister.protocol.task import (
@@ -257,8 +257,8 @@ class CoxApproximate(Gaussian):
         return (
             f"Silos count columns, and records that leave with and without the event in each of "
             f"{self.cells} cells of time. Four rounds sum gradients and curvatures of "
-            f"{len(self.names)} coefficients, cut to public lengths. Approximate hazard ratios are "
-            "computed from these noisy numbers."
+            f"{counted(len(self.names), 'coefficient')}, cut to public lengths. Approximate hazard "
+            "ratios are computed from these noisy numbers."
         )
 
     # Columns --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Ascending, Length, Positive, Range, Whole, declared
 from cloister.core.display import Curve, Display, Estimate, PValue, Summary, Table, around
 from cloister.core.errors import PlanError
-from cloister.core.numerals import NOT_KNOWN
+from cloister.core.numerals import NOT_KNOWN, counted
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -184,10 +184,10 @@ class Survival(Gaussian):
 
     def describe(self) -> str:
         return (
-            f"Silos count the records of {len(self.groups)} groups that leave with the event and "
-            f"without it, in each of {len(self.horizon.ends)} cells of time, and sum these numbers "
-            "with public weights. Curves, medians, rates and tests are computed from the noisy "
-            "sums."
+            f"Silos count the records of {counted(len(self.groups), 'group')} that leave with the "
+            f"event and without it, in each of {len(self.horizon.ends)} cells of time, and sum "
+            "these numbers with public weights. Curves, medians, rates and tests are computed "
+            "from the noisy sums."
         )
 
     @cached_property
@@ -275,9 +275,9 @@ class Survival(Gaussian):
         if plan.budget is not None and width > _CLEAR_CURVE:
             yield (
                 f"epsilon {plan.budget.epsilon:g} is too small for {plan.nominal_n:,} records in "
-                f"{len(self.groups)} groups: at half the horizon, a curve would have a margin of "
-                f"error of ± {width:.0%} in a small group of which half is censored before, or "
-                "end early; use fewer groups, more records or a larger epsilon."
+                f"{counted(len(self.groups), 'group')}: at half the horizon, a curve would have a "
+                f"margin of error of ± {width:.0%} in a small group of which half is censored "
+                "before, or end early; use fewer groups, more records or a larger epsilon."
             )
 
     def results(self, state: GridState, grid: Grid) -> Results:

@@ -32,7 +32,7 @@ def followed(columns: Sequence[PublicColumn], time: str, event: str) -> tuple[in
         )
     if columns[i].levels or columns[i].low < 0:
         raise PlanError(f"time must be a numeric column whose min is at least 0, got {time!r}.")
-    if columns[j].categories != ("0", "1"):
+    if not columns[j].is_boolean:
         raise PlanError(f"event must be a boolean column, got {event!r}.")
     return i, j
 
@@ -48,7 +48,7 @@ def coefficients_of(columns: Sequence[PublicColumn]) -> tuple[tuple[str, ...], t
         for column in columns
         for name in (
             [column.name]
-            if column.categories in ((), ("0", "1"))
+            if column.is_boolean or not column.levels
             else [f"{column.name}={label}" for label in column.categories[1:]]
         )
     ]

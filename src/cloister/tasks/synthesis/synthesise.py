@@ -16,7 +16,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
@@ -29,6 +29,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import AtLeastZero, Range, Whole, declared
 from cloister.core.display import Display, Heatmap, Summary, Table, around, bare
 from cloister.core.errors import raise_if_any
+from cloister.core.numerals import counted
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
@@ -45,6 +46,7 @@ from cloister.tasks.columns import in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import PublicSeed, build_task, noise_multiplier_for
 from cloister.tasks.preparation.discretise import BINS
+from cloister.tasks.synthesis.attenuation import correlation_in, correlations_of
 from cloister.tasks.synthesis.choice import chosen_tables, excess, grouped
 from cloister.tasks.synthesis.junction import (
     Clique,
@@ -87,6 +89,8 @@ _REFIT = 80  # iterations
 _PICTURES = 6
 _MOST_DRAWN = 50_000  # records for a picture
 _CLEARLY, _NAMED = 0.03, 5  # share of dependent records that a warning needs, and pairs it names
+_WEAKER = 0.15  # loss of a correlation that a warning needs
+_SURE = 3.1  # deviations of noise that one of a thousand numbers exceeds
 
 
 NOT_PEOPLE = (
@@ -290,7 +294,7 @@ class Synthesise(Gaussian):
 
     def describe(self) -> str:
         d, vectors = self.n_features, self._vectors
-        counts = [f"the noisy number of records at each level of {d} columns"]
+        counts = [f"the noisy number of records at each level of {counted(d, 'column')}"]
         if "pairs" in vectors:
             counts += [
                 f"of all {vectors['pairs'].most} pairs of columns, in at most {self.groups} groups "
@@ -579,33 +583,77 @@ class Synthesise(Gaussian):
         if not len(results["law"]):
             return Summary(result="No records can be drawn: the noise hides the tables.")
         return Summary(
-            result=f"A law of {self.n_features} columns, from which any number of look-alike "
-            f"{units} can be drawn. It follows {measured} measured tables.",
+            result=f"A law of {counted(self.n_features, 'column')}, from which any number of "
+            f"look-alike {units} can be drawn. It follows {counted(measured, 'measured table')}.",
             reliability="Shares of measured tables have intervals; a mean of numbers inside bins "
             "has none, and dependence between columns that share no measured table is not in the "
             "law.",
         )
 
     def doubts(self, results: Results, columns: tuple[str, ...]) -> Iterator[str]:
-        """Yield a warning of pairs that depend on each other less in synthetic records."""
-        pairs = self._tables("pairs", results)
-        if not pairs or not len(results["law"]):
+        """Yield warnings of pairs that depend on each other less in synthetic records."""
+        if not len(results["law"]):
             return
+        if self.structure == "independent" and self.n_features > 1:
+            yield (
+                "columns of synthetic records are independent, as tables of pairs were not "
+                "measured; ask for structure 'star' or 'pairs', with more records or a larger "
+                "epsilon if noise exceeds the tables."
+            )
         # The release alone: records of the silos are not compared with synthetic ones.
         synthetic = self.draw(results, min(self.nominal_n, _MOST_DRAWN)).T
-        lost = [
-            " × ".join(columns[j] for j in table.columns)
-            for table in pairs
+        lost = {
+            table.columns: f"{columns[table.columns[0]]} × {columns[table.columns[1]]}"
+            for table in self._tables("pairs", results)
             for released, kept in [_dependent_shares(table, synthetic)]
             if released > max(_CLEARLY, _above_noise(table)) and kept < released / 2
-        ]
+        }
         if lost:
-            more = f" and {len(lost) - _NAMED} more pairs" if len(lost) > _NAMED else ""
             yield (
                 "synthetic records keep less than half of a dependence that the release shows: "
-                f"{', '.join(lost[:_NAMED])}{more}; raise epsilon, leave out columns, or give "
-                "edges with fewer bins."
+                f"{_first(lost.values())}; raise epsilon, leave out columns, or give edges with "
+                "fewer bins."
             )
+        weaker = [
+            f"{columns[i]} × {columns[j]} {kept:.2f} in place of about {released:.2f}"
+            for (i, j), released, kept in self._weaker(results, synthetic)
+            if (i, j) not in lost
+        ]
+        if weaker:
+            yield (
+                "correlations are weaker in synthetic records than the release shows: "
+                f"{_first(weaker)}; noise, and values that are uniform inside a bin, weaken them: "
+                "raise epsilon, or give narrower bounds or more edges."
+            )
+
+    def _weaker(
+        self, results: Results, synthetic: Integers
+    ) -> Iterator[tuple[Clique, float, float]]:
+        """Yield pairs of numbers with a clearly weaker correlation, as released and as drawn."""
+        edges = self._edges(results)
+        kept = correlations_of(synthetic, edges) if len(edges) > 1 else {}
+        measured = [*self.measured(results), *self._tables("pairs", results)]
+        for pair, alike in kept.items():
+            found = [
+                correlation_in(table.values, table.noise)
+                for one in measured
+                if set(pair) <= set(one.columns)
+                for table in [one if one.columns == pair else one.over(pair)]
+            ]
+            if not found:
+                continue
+            released, noise = min(found, key=lambda one: one[1])
+            loss = (released - alike) * (1 if released > 0 else -1)
+            if loss > max(_WEAKER, _SURE * noise):
+                yield pair, released, alike
+
+    def _edges(self, results: Results) -> dict[int, Floats]:
+        """Return the edges of the bins of each column of numbers, up to its unit."""
+        one = 1 << self.frac_bits
+        edges = {j: np.array([-one, *w, one]) / one for j, w in enumerate(self.walls) if w}
+        # Private edges are in the results of an earlier step.
+        binned = (j for j, labels in enumerate(self.labels) if labels == BINS)
+        return edges | dict(zip(binned, results.get("discretise.edges", ()), strict=False))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the measured tables, the dependence of pairs, and columns of synthetic records."""
@@ -674,7 +722,14 @@ def _above_noise(table: NoisyTable) -> float:
     """Return the share that noise alone exceeds in one of a thousand tables."""
     # The absolute value of a normal variable has the variance 1 - 2 / pi.
     deviation = table.noise * sqrt((1 - 2 / pi) * table.values.size)
-    return 3.1 * deviation / (2 * max(float(table.values.sum()), 1.0))
+    return _SURE * deviation / (2 * max(float(table.values.sum()), 1.0))
+
+
+def _first(named: Iterable[str]) -> str:
+    """Return the first pairs of a warning, and the number of the others."""
+    names = [*named]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _columns(row: Sequence[float]) -> Clique:

@@ -20,7 +20,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Positive, Whole, declared
 from cloister.core.display import ENDS, YEARS, Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
-from cloister.core.numerals import NOT_KNOWN
+from cloister.core.numerals import NOT_KNOWN, counted
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -152,18 +152,22 @@ class Describe(Gaussian):
         if facts.nominal_n > 1 and margin > options.widest:
             raise PlanError(
                 f"epsilon must leave a share a margin of error of at most {options.widest:g}, got "
-                f"{margin:.2g} for {facts.n_features} columns; describe fewer, raise epsilon, or "
-                f"have nominal_n >= {ceil(facts.nominal_n * margin / options.widest)}."
+                f"{margin:.2g} for {counted(facts.n_features, 'column')}; describe fewer, raise "
+                f"epsilon, or have nominal_n >= {ceil(facts.nominal_n * margin / options.widest)}."
             )
         return task
 
     def describe(self) -> str:
-        return (
-            f"One sum with Gaussian noise holds the number of records in each category of "
-            f"{len(self._tables)} columns. For {len(self.numbers)} numeric columns it holds the "
-            f"number in each of {4**self.levels} cells and in coarser cells, and sums of values "
-            "and squares."
+        categories = (
+            f"the number of records in each category of {counted(len(self._tables), 'column')}"
         )
+        numbers = (
+            f"the number in each of {4**self.levels} cells of "
+            f"{counted(len(self.numbers), 'number')} and in coarser cells, with sums of values and "
+            "squares"
+        )
+        held = " and ".join([categories] * bool(self._tables) + [numbers] * bool(self.numbers))
+        return f"One sum with Gaussian noise holds {held}."
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:

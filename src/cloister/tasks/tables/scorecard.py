@@ -8,7 +8,7 @@ account for the noise (:mod:`cloister.tasks.tables.risk`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
@@ -23,7 +23,6 @@ from cloister.protocol.task import (
     INTERVAL_95,
     POSITIVE,
     SHARE,
-    PublicColumn,
     PublicFacts,
     Ranges,
 )
@@ -88,7 +87,7 @@ class Scorecard(Tabulate):
     }
     usage: ClassVar[str] = "--target default --edges income=20,40 --over year"
     example: ClassVar[Example] = Example(
-        (NUMBER, CATEGORY, BOOLEAN, PublicColumn("default", 0.0, 1.0, ("0", "1"))),
+        (NUMBER, CATEGORY, BOOLEAN, replace(BOOLEAN, name="default")),
         {
             "target": "default",
             "characteristics": ["age", "work"],

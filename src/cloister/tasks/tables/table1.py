@@ -21,6 +21,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Length, Positive, Range, Whole, declared
 from cloister.core.display import Cell, Display, Estimate, Summary
 from cloister.core.errors import PlanError
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -170,10 +171,14 @@ class Table1(Gaussian):
             "and group, and in coarser cells." * self.medians,
             " Another block has the products of each two numbers." * self.correlations,
         ]
+        categories = (
+            f"the number of records in each category of {counted(len(self.factors), 'column')}"
+        )
+        numbers = f"the sums of {counted(len(self.numbers), 'number')} and of squares"
+        held = " and ".join([categories] * bool(self.factors) + [numbers] * bool(self.numbers))
         return (
-            f"One sum with Gaussian noise holds, for each of {self._n_groups} groups, the number "
-            f"of records in each category of {len(self.factors)} columns, and the sums of "
-            f"{len(self.numbers)} numbers and of their squares.{''.join(more)}"
+            f"One sum with Gaussian noise holds, in {counted(self._n_groups, 'group')}, "
+            f"{held or 'the number of records'}.{''.join(more)}"
         )
 
     @cached_property

@@ -19,6 +19,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import AtLeastZero, Length, Positive, Range, Whole, declared
 from cloister.core.display import Display, Estimate, PValue, Summary
 from cloister.core.errors import PlanError, raise_if_any
+from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -244,8 +245,8 @@ class Tabulate(Gaussian):
         """Describe the counts and sums of the task."""
         sums = [f"the number of records in each of {max(self._ends, default=0):,} cells of tables"]
         if self.means:
-            moments = f"the sums of {len(self.means)} columns and of their squares"
-            sums.append(f"the size of {self._n_groups} groups, with {moments}")
+            moments = f"the sums of {counted(len(self.means), 'column')} and of their squares"
+            sums.append(f"the size of {counted(self._n_groups, 'group')}, with {moments}")
         sums = sums[not self.tables :]
         return f"Silos sum {' and '.join(sums)}; every number has noise, including empty cells."
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from cloister.tasks import scores
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.cluster_quality import ClusterQuality
 
@@ -37,3 +38,15 @@ def test_the_farthest_place_is_the_corner_opposite_to_the_outermost_centre() -> 
     assert task._farthest == pytest.approx(2 * sqrt(2))
     inner = ClusterQuality(n_features=2, centres=((0, 0), (0, -ONE // 2)))
     assert inner._farthest == pytest.approx(sqrt(1 + 1.5**2))
+
+
+def test_a_rate_of_a_roc_curve_is_inside_its_intervals() -> None:
+    """A negative noisy count makes the raw rate fall by far more than its interval is wide."""
+    others, members = np.full(6, 20.0), np.array([30.0, 20.0, -40.0, 20.0, 50.0, 60.0])
+    noise = 4 * np.eye(6)
+    _, rates = scores.roc_curve(scores.ScoreHistogram(others, members, noise, noise))
+    assert rates.population is not None
+    assert (np.diff(rates.values) >= 0).all()
+    for low, high in ((rates.low, rates.high), rates.population):
+        assert (low <= rates.values).all()
+        assert (rates.values <= high).all()

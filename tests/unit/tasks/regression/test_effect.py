@@ -264,7 +264,7 @@ def test_the_estimator_shows_effect_and_balance(estimand: str, tmp_path: Path) -
     assert balance.rows[0][-1] == "balanced"
     assert picture.marks == (-0.1, 0.1)
     assert set(model.to_frame().index.get_level_values("table")) == {
-        *("Effect of t=1 on y", "Arms", "Balance")
+        *("Effect of t=true on y", "Arms", "Balance")
     }
     model.save(tmp_path / "effect.json")
     loaded = DPTreatmentEffect.load(tmp_path / "effect.json", bounds=schema)

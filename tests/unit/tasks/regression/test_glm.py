@@ -280,7 +280,7 @@ def test_a_rare_column_is_not_known_and_widens_no_other() -> None:
         assert (results["coef_low"][3], results["coef_high"][3]) == (-np.inf, np.inf)
         assert np.isnan(results["covariance"][3]).all()
         cells = {row[0]: row[1] for row in displays[0].rows}
-        assert cells["c=1"] == NOT_KNOWN
+        assert cells["c=true"] == NOT_KNOWN
         assert "not known" in displays[0].note
     assert np.median(ratios) < 1.5
 

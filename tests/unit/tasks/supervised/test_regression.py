@@ -494,7 +494,7 @@ def test_a_report_shows_every_coefficient(k: int) -> None:
     result = fitted(Logistic if k else Linear, shape, records, epsilon=1.0)
     table, *_, bars = result.plan.task.displays(result.results, result.plan.columns)
     names = [row[0] for row in table.rows]
-    assert {"x", "work=c", "smokes=1", "intercept"} <= set(names)
+    assert {"x", "work=c", "smokes=true", "intercept"} <= set(names)
     assert np.isfinite(bars.estimate.values).all()
     assert (bars.estimate.margin >= 0).all()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -179,13 +180,23 @@ def test_the_function_has_a_row_for_each_column_and_every_interval() -> None:
     frame = found.to_frame()
     summary = frame.loc["All columns"]["value"].unstack()
     assert sorted(summary.index) == sorted(SCHEMA.names)
-    shares = {f"most frequent {top}, its share" for top in ("private", "0")}
+    shares = {f"most frequent {top}, its share" for top in ("private", "false")}
     assert set(summary.columns) == {*shares, "mean", "deviation", "25 %", "50 %", "75 %"}
-    assert summary.loc["smokes", "most frequent 0, its share"] > 0.7
+    assert summary.loc["smokes", "most frequent false, its share"] > 0.7
     assert np.isnan(summary.loc["work", "mean"])
     assert frame.loc["Every number", "population_low"].notna().all()
     assert found.columns == SCHEMA.names
     assert found["mean"].shape == (2,)
+
+
+def test_a_table_of_the_report_has_a_row_for_each_column() -> None:
+    found = dp_describe(table(), epsilon=2.0, bounds=SCHEMA, nominal_n=3000)
+    frame = found.to_frame("All columns")
+    assert sorted(frame.index) == sorted(SCHEMA.names)
+    assert frame.loc["smokes", "most frequent"] == "false"
+    assert re.fullmatch(r"[\d.]+ \[[\d.]+, [\d.]+\]", frame.loc["age", "mean"])
+    with pytest.raises(PlanError, match=r"title must be one of .*'All columns'.*, got 'Every'"):
+        found.to_frame("Every")
 
 
 @pytest.mark.parametrize(("low", "high", "said"), [(30, 55, "30 to 55"), (-300, 500, "")])

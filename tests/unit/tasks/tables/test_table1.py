@@ -168,7 +168,7 @@ def test_the_first_table_is_that_of_a_journal() -> None:
     rows = {str(row[0]): [cell_text(cell) for cell in row[1:]] for row in first.rows}
     assert list(rows) == [
         *("records", "age, mean (SD)", "age, median [IQR]", "bmi, mean (SD)", "bmi, median [IQR]"),
-        *("stage=I, n (%)", "stage=II, n (%)", "stage=III, n (%)", "smokes=1, n (%)"),
+        *("stage=I, n (%)", "stage=II, n (%)", "stage=III, n (%)", "smokes=true, n (%)"),
         "sex=m, n (%)",
     ]
     assert rows["age, mean (SD)"][4] == "< 0.001"
@@ -177,7 +177,15 @@ def test_the_first_table_is_that_of_a_journal() -> None:
     assert "Welch's t-test" in first.note
     assert isinstance(picture, Bars)
     assert picture.points
-    assert picture.names == ("age", "bmi", "stage=I", "stage=II", "stage=III", "smokes=1", "sex=m")
+    assert picture.names == (
+        "age",
+        "bmi",
+        "stage=I",
+        "stage=II",
+        "stage=III",
+        "smokes=true",
+        "sex=m",
+    )
     titles = [one.title for one in others]
     assert titles[-1] == "Tests"
     assert "Student" in others[-1].note

@@ -231,4 +231,4 @@ def test_a_ratio_without_an_upper_bound_says_so() -> None:
         assert isinstance(cell, Estimate)
         assert cell.low > 1
         assert "no upper bound" in cell_text(cell)
-    assert "ill=1, smokes=1 over 0" in str(ratios.rows[0][0])
+    assert "ill=true, smokes=true over false" in str(ratios.rows[0][0])

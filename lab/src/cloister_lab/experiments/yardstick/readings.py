@@ -342,7 +342,7 @@ def names_of(columns: Sequence[Column]) -> list[str]:
 
 def levels_of(column: Column) -> list[str]:
     """Return the names of the cells of a column of words."""
-    labels = column.categories or ("0", "1")
+    labels = column.public.categories
     return [f"{column.name}={label}" for label in labels]
 
 
