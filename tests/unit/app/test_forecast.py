@@ -366,11 +366,20 @@ def test_errors_of_several_sizes_are_a_range() -> None:
 
 
 @pytest.mark.parametrize(
-    "task",
-    ["linear", "logistic", "glm", "imputed-regression", "treatment-effect", "cox-approximate"],
+    ("task", "options"),
+    [
+        ("linear", {}),
+        ("logistic", {}),
+        ("glm", {"family": "poisson"}),
+        ("imputed-regression", {}),
+        ("treatment-effect", {}),
+        ("cox-approximate", {}),
+    ],
 )
-def test_a_plan_without_a_forecast_says_why_and_how_to_choose_epsilon(task: str) -> None:
-    plan = plan_of(task, 5.0, 100_000)
+def test_a_plan_without_a_forecast_says_why_and_how_to_choose_epsilon(
+    task: str, options: dict[str, str]
+) -> None:
+    plan = plan_of(task, 5.0, 100_000, **options)
     assert not forecast_of(plan)
     said = unknown_error(plan)
     assert "depends on" in said
@@ -378,6 +387,17 @@ def test_a_plan_without_a_forecast_says_why_and_how_to_choose_epsilon(task: str)
     with pytest.raises(PlanError, match="depends on"):
         wanted_budget(lambda budget: plan, DELTA, {"age": 0.1})
     assert unknown_error(plan_of("tabulate", 5.0, 100_000)) == ""
+
+
+def test_epsilon_follows_from_the_margin_of_a_standardised_coefficient() -> None:
+    def plan_for(budget: Budget) -> Plan:
+        return plan_of("glm", budget.epsilon, 100_000)
+
+    budget = wanted_budget(plan_for, DELTA, {"standardised coefficient": 0.01})
+    assert budget.epsilon < 100
+    assert margins(plan_for(budget))["standardised_coefficient"] <= 0.01
+    (table,) = expected(plan_for(budget))
+    assert "Correlations" in table.note
 
 
 def test_the_beginning_of_a_name_stands_for_all_forecasts_that_have_it() -> None:
