@@ -8,6 +8,7 @@ from cloister.core.dates import nearest_day
 
 NOT_KNOWN = "not known"
 """The text of a value that is not a number."""
+_DAYS = 365.25  # of a year
 _LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
 
 
@@ -25,6 +26,13 @@ def number(value: float) -> str:
 def day(years: float) -> str:
     """Return a date in ISO 8601 from its year with a fraction."""
     return str(nearest_day(years)) if math.isfinite(years) else number(years)
+
+
+def time_margin(years: float) -> str:
+    """Return a margin of error of a date: in days, with its years, or in years from one on."""
+    if not years < 1:
+        return f"± {number(years)} years"
+    return f"± {number(years * _DAYS)} days ({number(years)} years)"
 
 
 def plus_minus(value: float, margin: float) -> str:
