@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import cli
+from cloister import DPCoxApproximate, cli
 from cloister.app.files import name_silos
 from cloister.app.release import Release
 from cloister.cli import COMMANDS, EXIT_CODES, GROUPS, MOVED, main, output
@@ -875,6 +875,16 @@ def test_a_narrow_terminal_cuts_no_cell(capsys: Said, monkeypatch: pytest.Monkey
     assert all(one in text for one in headings[:5])
     assert text.count("x") >= 90
     assert text.count("sbp, mean (SD)") == 3
+
+
+def test_strata_of_cox_approximate_name_the_task_that_has_them(capsys: Said) -> None:
+    with pytest.raises(PlanError, match="no option 'strata', but task cox"):
+        task_options(TASKS["cox-approximate"], ["strata=place"])
+    with pytest.raises(TypeError, match="has no parameter 'strata': task cox"):
+        DPCoxApproximate(epsilon=1.0, strata="place")  # type: ignore[call-arg]
+    words = "cox-approximate a.csv --schema s.toml --time t --event e --nominal-events 9"
+    assert main([*words.split(), "--strata", "place", "--epsilon", "1", "--out", "o"]) == 2
+    assert "unrecognized arguments: --strata place; task cox" in capsys.readouterr().err
 
 
 def test_a_formula_elsewhere_names_glm(capsys: Said) -> None:

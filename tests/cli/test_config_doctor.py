@@ -257,6 +257,24 @@ def test_keys_that_are_not_this_partys_fail(
     assert "cloister federation enroll request" in way_out
 
 
+def test_an_owner_who_only_links_needs_no_certificate(
+    home: Callable[..., str], capsys: Said
+) -> None:
+    links = {"policy": {"tasks": [], "secure_programs": ["linked"]}}
+    folder = Path(home()).parent / "keys"
+    for name in ("ca.pem", "tls.pem", "tls.key"):
+        (folder / name).unlink()
+    state, found, _ = checked(capsys, home(**links))["keys"]
+    assert state == "ok"
+    assert found.startswith("ed25519:")
+    assert "no certificate" in found
+    assert checked(capsys, home())["keys"][0] == "fail", "its jobs need one"
+    (folder / "identity.key").write_text("none")
+    assert checked(capsys, home(**links))["keys"][0] == "fail"
+    (folder / "identity.key").unlink()
+    assert checked(capsys, home(**links))["keys"][0] == "fail"
+
+
 def test_files_that_are_not_there_fail(home: Callable[..., str], capsys: Said) -> None:
     changed = checked(
         capsys, home(schema_file="s.toml", data={"file": "d.csv"}, ledger="none/ledger.db")

@@ -270,7 +270,7 @@ def test_a_job_runs_with_those_who_approved_if_they_are_enough(make: Make) -> No
     assert {silo for silo, _ in coordinator.streams.asked} == {"a", "c"}
     told = [end for end in coordinator.streams.ends if end[0] == "b"]
     assert told
-    assert {status for _, _, status, _ in told} == {"declined"}
+    assert {status for _, _, status, _ in told} == {"cancelled"}
     details = coordinator.jobs.details(done)
     reasons = {d["silo"]: d["reason"] for d in details["decisions"]}
     assert reasons["b"] == "task 'fastlloyd' is not allowed"
@@ -320,7 +320,7 @@ def test_at_the_time_out_a_job_starts_with_those_who_approved(make: Make) -> Non
     assert (done.state, done.approved) == ("done", ("a", "c"))
     coordinator.decide(job, b=True)
     last = coordinator.streams.ends[-1]
-    assert last[:3] == ("b", job, "declined")
+    assert last[:3] == ("b", job, "cancelled")
     assert "started without 'b'" in last[3]
 
 

@@ -428,7 +428,11 @@ def test_an_agent_that_stops_before_the_slot_sends_nothing(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("status", "final"),
-    [("failed", State.FAILED), ("cancelled", State.CANCELLED), ("declined", State.CANCELLED)],
+    [
+        ("failed", State.FAILED),
+        ("cancelled", State.CANCELLED),
+        ("declined", State.DECLINED_ELSEWHERE),
+    ],
 )
 def test_a_job_that_ends_early_keeps_what_left_and_frees_the_rest(
     site: Site, plan: Plan, status: str, final: State
@@ -757,7 +761,7 @@ def test_a_job_that_never_ran_here_is_returned_whole(site: Site, plan: Plan) -> 
     agent.on_message(offer(other))
     approve(site, other)
     agent.look()
-    site.agent().on_message(end(other, "declined", "the job started without it."))
+    site.agent().on_message(end(other, "cancelled", "the job started without it."))
     assert site.ledger().spent("toy") == 0
 
 

@@ -211,8 +211,10 @@ def test_approval_waits_for_the_agent(home: Home, shown: Shown) -> None:
 
 def test_the_list_says_why_a_job_waits_or_ended(home: Home, shown: Shown) -> None:
     job = home.receive(home.plan())
-    home.store.move(job, lifecycle.CLOSES[State.CANCELLED], reason="silo-1: not now")
-    assert shown("list")["jobs"][0]["reason"] == "silo-1: not now"
+    end = lifecycle.CLOSES[State.DECLINED_ELSEWHERE]
+    home.store.move(job, end, reason="silo-1: not now")
+    (listed,) = shown("list")["jobs"]
+    assert (listed["state"], listed["reason"]) == ("declined elsewhere", "silo-1: not now")
 
 
 def test_under_the_group_mask_approval_needs_a_word_on_the_noise(

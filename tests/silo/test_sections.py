@@ -156,6 +156,7 @@ def test_the_policy_of_today_is_not_applied_to_a_job_that_has_ended(home: Home) 
         ("declined", "owner", "decided by owner"),
         ("approved", "standing rule", "decided by standing rule"),
         ("cancelled", "owner", "approved by owner; ended by coordinator"),
+        ("declined elsewhere", "owner", "approved by owner; ended by coordinator"),
         ("failed", "coordinator", "ended by coordinator"),
     ],
 )

@@ -11,9 +11,9 @@ import numpy as np
 
 from cloister.app.least_error import least_error
 from cloister.core.arrays import Floats, Results
-from cloister.core.display import YEARS, Table
+from cloister.core.display import Table
 from cloister.core.errors import PlanError
-from cloister.core.numerals import number
+from cloister.core.numerals import number, time_margin
 from cloister.data.schema import Schema
 from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
@@ -70,11 +70,10 @@ def expected(plan: Plan) -> tuple[Table, ...]:
         elif columns := _columns_of(plan, name, values):
             # Columns have different units; only shares of their ranges can be compared.
             shares = values / (2 * plan.grid.half_range[list(columns)])
-            dates = getattr(plan.task, "dates", ())  # columns of years, with a fraction
             rows = tuple(
                 (
                     plan.columns[j],
-                    f"± {number(float(value))}{f' {YEARS}' if j in dates else ''}",
+                    _column_margin(plan, j, float(value)),
                     f"± {share:.2%}",
                 )
                 for j, value, share in zip(columns, values, shares, strict=True)
@@ -149,12 +148,19 @@ def _margin(label: str, width: float) -> str:
     return f"± {number(width)}{points}"
 
 
+def _column_margin(plan: Plan, column: int, width: float) -> str:
+    """Return a margin of error in the unit of a column as text."""
+    dates = getattr(plan.task, "dates", ())  # columns of years, with a fraction
+    return time_margin(width) if column in dates else f"± {number(width)}"
+
+
 def _range_table(plan: Plan, values: Floats, least: float, most: float, reason: str) -> Table:
     """Return the least and the largest expected error of each column; shape (n_columns,)."""
     half = plan.grid.half_range
     rows = tuple(
-        (column, f"± {number(float(low))} to ± {number(float(high))}")
-        for column, low, high in zip(
+        (column, " to ".join(_column_margin(plan, j, float(end)) for end in (low, high)))
+        for j, column, low, high in zip(
+            range(len(half)),
             plan.columns,
             np.minimum(least * values, half),
             np.minimum(most * values, half),
@@ -234,10 +240,10 @@ def wanted_budget(
         name, width = next(
             (name, width) for name, width in want.items() if not known[name] <= width
         )
+        least = _column_margin(largest, named.index(name) if name in named else -1, known[name])
         raise PlanError(
             f"want {name}={width:g} needs more than epsilon {_EPSILONS[-1]:g}, at which it would "
-            f"be ± {number(known[name])}; ask for a larger margin or use more "
-            "records."
+            f"be {least}; ask for a larger margin or use more records."
         )
     return Budget(_EPSILONS[at], delta)
 

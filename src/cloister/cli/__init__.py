@@ -189,7 +189,11 @@ class _Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:  # argparse would refer to the help of all commands
-            self._refuse(f"unrecognized arguments: {' '.join(unknown)}", f" {found.invoked}")
+            message = f"unrecognized arguments: {' '.join(unknown)}"
+            option = unknown[0].lstrip("-").partition("=")[0]
+            # What a task says about an option that another task has.
+            reason = getattr(found, "absent", {}).get(option)
+            self._refuse(message + f"; {reason}" * bool(reason), f" {found.invoked}")
         return found
 
     def error(self, message: str) -> NoReturn:

@@ -113,12 +113,18 @@ def schema_of(settings: SiloSettings) -> Schema | None:
 def _keys(settings: Settings) -> Iterator[Check]:
     folder = KeyFolder(settings.keys)
     names = (*_SECRETS, *_PUBLIC)
-    if absent := [name for name in names if not (folder.path / name).is_file()]:
+    absent = [name for name in names if not (folder.path / name).is_file()]
+    linking = "tls.pem" in absent and "identity.key" not in absent and _only_links(settings)
+    if absent and not linking:
         hint = "create them with 'cloister federation enroll request', and then 'install'."
         yield fail("keys", f"{folder.path} has no {', '.join(absent)}", hint)
         return
     try:
-        peer, fingerprint = folder.peer(), folder.identity().fingerprint
+        fingerprint = folder.identity().fingerprint
+        if linking:
+            yield ok("keys", f"{fingerprint}; no certificate, which only a relay needs")
+            return
+        peer = folder.peer()
     except (CloisterError, ValueError, OSError) as error:
         yield fail("keys", reason(error), "restore the folder, or enrol again.")
         return
@@ -134,6 +140,13 @@ def _keys(settings: Settings) -> Iterator[Check]:
     else:
         yield ok("keys", f"{peer.role} {peer.name!r}, {fingerprint}")
         yield _certificate(folder, peer)
+
+
+def _only_links(settings: Settings) -> bool:
+    """Return True for an owner who takes part in sessions on shares, and in no job."""
+    if not isinstance(settings, SiloSettings):
+        return False
+    return bool(settings.policy.secure_programs) and not settings.policy.tasks
 
 
 def _certificate(keys: KeyFolder, peer: Peer) -> Check:

@@ -237,6 +237,7 @@ def command_of(name: str) -> TaskCommand:
 
     def declare(parser: argparse.ArgumentParser) -> None:
         add_options(parser.add_argument_group(name), task, {})
+        parser.set_defaults(absent=getattr(task, "absent", {}))
 
     usage: str = getattr(task, "usage", "")
     return TaskCommand(declare, partial(_chosen_by_options, name), usage=usage)

@@ -8,6 +8,7 @@ from cloister.core.dates import nearest_day
 
 NOT_KNOWN = "not known"
 """The text of a value that is not a number."""
+_DAYS = 365.25  # of a year
 _LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
 
 
@@ -32,6 +33,13 @@ def counted(n: int, thing: str) -> str:
     stem, last = thing[:-1], thing[-1]
     several = {"y": f"{stem}ies", "s": f"{thing}es"}.get(last * (thing[-2:] != "ay"), f"{thing}s")
     return f"{n:,} {thing if n == 1 else several}" if n else f"no {several}"
+
+
+def time_margin(years: float) -> str:
+    """Return a margin of error of a date: in days, with its years, or in years from one on."""
+    if not years < 1:
+        return f"± {number(years)} years"
+    return f"± {number(years * _DAYS)} days ({number(years)} years)"
 
 
 def plus_minus(value: float, margin: float) -> str:

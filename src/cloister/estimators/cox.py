@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from cloister.app.release import Release
 from cloister.core.arrays import Floats, Results
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
-from cloister.estimators.base import PrivateEstimator
+from cloister.estimators.base import Explained, PrivateEstimator
 from cloister.protocol.task import Task
 from cloister.tasks.survival.cox import Cox
 from cloister.tasks.survival.cox_approximate import CoxApproximate
@@ -166,6 +166,7 @@ class DPCoxApproximate(PrivateEstimator):
     """
 
     _task: ClassVar[type[Task]] = CoxApproximate
+    _reasons: ClassVar[Mapping[str, str]] = {**Explained._reasons, **CoxApproximate.absent}
 
     time: str
     event: str

@@ -74,6 +74,7 @@ class SiloState(StrEnum):
     DECLINED = "declined"  # by the owner, the policy or the ledger, before any frame is answered
     WITHDRAWN = "withdrawn"  # by the owner, at any time
     CANCELLED = "cancelled"  # by the coordinator, which also cancels for silos it starts without
+    DECLINED_ELSEWHERE = "declined elsewhere"  # by the coordinator, since too few silos approved
     FAILED = "failed"  # ended by the coordinator before it finished here
 
 
@@ -180,6 +181,13 @@ CLOSES: dict[SiloState, Step[SiloState]] = {
         "the coordinator cancels, or starts without this silo",
         OPEN,
         SiloState.CANCELLED,
+        "likewise",
+        "",
+    ),
+    SiloState.DECLINED_ELSEWHERE: Step(
+        "the coordinator ends a job that other silos declined",
+        OPEN,
+        SiloState.DECLINED_ELSEWHERE,
         "likewise",
         "",
     ),

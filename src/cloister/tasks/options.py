@@ -43,10 +43,15 @@ def options_of(task: type[Task]) -> tuple[Declaration, ...]:
 
 
 def check_known(task: type[Task], given: Iterable[str]) -> None:
-    """Raise PlanError for an unknown option and list the valid ones."""
+    """Raise PlanError for an unknown option and list the valid ones.
+
+    The optional member `absent` of a task maps an option of another task to a sentence on it.
+    """
     names = [option.name for option in options_of(task)]
     if unknown := [name for name in given if name not in names]:
-        raise _option_error(task, f"it has no option {unknown[0]!r}")
+        other = getattr(task, "absent", {}).get(unknown[0], "")
+        but = f", but {other}" if other else ""
+        raise _option_error(task, f"it has no option {unknown[0]!r}{but}")
 
 
 def _option_error(task: type[Task], reason: str) -> PlanError:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cloister.app.forecast import (
@@ -27,7 +28,7 @@ from cloister.app.present import doubts_of
 from cloister.app.release import Release
 from cloister.cli import main
 from cloister.core.errors import PlanError
-from cloister.core.numerals import number
+from cloister.core.numerals import number, time_margin
 from cloister.data.schema import Column, Schema, schema_of
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
@@ -366,11 +367,20 @@ def test_errors_of_several_sizes_are_a_range() -> None:
 
 
 @pytest.mark.parametrize(
-    "task",
-    ["linear", "logistic", "glm", "imputed-regression", "treatment-effect", "cox-approximate"],
+    ("task", "options"),
+    [
+        ("linear", {}),
+        ("logistic", {}),
+        ("glm", {"family": "poisson"}),
+        ("imputed-regression", {}),
+        ("treatment-effect", {}),
+        ("cox-approximate", {}),
+    ],
 )
-def test_a_plan_without_a_forecast_says_why_and_how_to_choose_epsilon(task: str) -> None:
-    plan = plan_of(task, 5.0, 100_000)
+def test_a_plan_without_a_forecast_says_why_and_how_to_choose_epsilon(
+    task: str, options: dict[str, str]
+) -> None:
+    plan = plan_of(task, 5.0, 100_000, **options)
     assert not forecast_of(plan)
     said = unknown_error(plan)
     assert "depends on" in said
@@ -378,6 +388,17 @@ def test_a_plan_without_a_forecast_says_why_and_how_to_choose_epsilon(task: str)
     with pytest.raises(PlanError, match="depends on"):
         wanted_budget(lambda budget: plan, DELTA, {"age": 0.1})
     assert unknown_error(plan_of("tabulate", 5.0, 100_000)) == ""
+
+
+def test_epsilon_follows_from_the_margin_of_a_standardised_coefficient() -> None:
+    def plan_for(budget: Budget) -> Plan:
+        return plan_of("glm", budget.epsilon, 100_000)
+
+    budget = wanted_budget(plan_for, DELTA, {"standardised coefficient": 0.01})
+    assert budget.epsilon < 100
+    assert margins(plan_for(budget))["standardised_coefficient"] <= 0.01
+    (table,) = expected(plan_for(budget))
+    assert "Correlations" in table.note
 
 
 def test_the_beginning_of_a_name_stands_for_all_forecasts_that_have_it() -> None:
@@ -393,15 +414,35 @@ def test_the_beginning_of_a_name_stands_for_all_forecasts_that_have_it() -> None
         wanted_budget(plan_for, DELTA, {"log haz": 0.2})
 
 
-def test_the_margin_of_a_date_is_in_years() -> None:
+@pytest.mark.parametrize("task", ["describe", "standardise", "fastlloyd", "auto"])
+def test_the_margin_of_a_date_is_in_days(task: str) -> None:
     columns = [
         Column(name="day", type="date", min="2024-01-01", max="2024-12-31"),
         Column(name="age", type="number", min=0, max=90),
     ]
     schema = Schema(dataset="d", unit="row", columns=columns)
     budget = Budget(1.0, DELTA)
-    plan = make_plan(TASKS["describe"], schema, ["here"], budget=budget, nominal_n=9000)
+    options: dict[str, Any] = {"n_clusters": 2} if task == "fastlloyd" else {}
+    plan = make_plan(TASKS[task], schema, ["here"], budget=budget, nominal_n=9000, **options)
     (means,) = [table for table in expected(plan) if "in its unit" in table.headings]
     day, age = (str(row[1]) for row in means.rows)
-    assert day.endswith(" years")
-    assert "years" not in age
+    found = re.fullmatch(r"± (\S+) days \((\S+) years\)", day.partition(" to ")[0])
+    assert found
+    assert float(found[1]) == pytest.approx(365.25 * float(found[2]), rel=0.05)
+    assert "days" not in age
+
+
+def test_a_margin_of_a_date_that_is_too_small_is_refused_in_days() -> None:
+    columns = [Column(name="day", type="date", min="2024-01-01", max="2024-12-31")]
+    schema = Schema(dataset="d", unit="row", columns=columns)
+
+    def plan_for(budget: Budget) -> Plan:
+        return make_plan(TASKS["describe"], schema, ["here"], budget=budget, nominal_n=9000)
+
+    with pytest.raises(PlanError, match=r"± \S+ days \(\S+ years\)"):
+        wanted_budget(plan_for, DELTA, {"day": 1e-9})
+
+
+def test_a_margin_of_a_year_or_more_is_in_years() -> None:
+    assert time_margin(1.5) == "± 1.5 years"
+    assert time_margin(np.inf) == "± ∞ years"

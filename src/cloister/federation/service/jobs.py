@@ -639,7 +639,7 @@ class Jobs:
             self._tell(silo, job.id, job.state, job.reason)
 
     def _too_late(self, silo: str, job: StoredJob) -> None:
-        self._tell(silo, job.id, "declined", f"the job started without {silo!r}.")
+        self._tell(silo, job.id, "cancelled", f"the job started without {silo!r}.")
 
 
 def _rules_of_network(plan: Plan) -> Iterator[str]:

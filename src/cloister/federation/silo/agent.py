@@ -712,7 +712,7 @@ def _read_end(message: Message) -> tuple[SiloState, str]:
     final = {
         "done": SiloState.DONE,
         "cancelled": SiloState.CANCELLED,
-        "declined": SiloState.CANCELLED,
+        "declined": SiloState.DECLINED_ELSEWHERE,
     }
     return final.get(str(status), SiloState.FAILED), reason
 

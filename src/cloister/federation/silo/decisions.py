@@ -48,7 +48,7 @@ OWNERS_EYES = (
     "Only you see these counts: they are stored nowhere and sent to nobody. If you decline because "
     "of them, the decline tells others something about your records, and so would its reason."
 )
-_ENDED_THERE = (SiloState.DONE, SiloState.CANCELLED, SiloState.FAILED)
+_ENDED_THERE = (SiloState.DONE, SiloState.CANCELLED, SiloState.DECLINED_ELSEWHERE, SiloState.FAILED)
 _BEYOND = "beyond the lifetime cap, or its limits for each noise distribution"
 
 

@@ -61,6 +61,11 @@ class Standardise(Scaled):
     def measuring(self) -> Statistics:
         return self.statistics
 
+    @property
+    def dates(self) -> tuple[int, ...]:
+        """Columns of dates, which are years with a fraction."""
+        return self.statistics.dates
+
     def describe(self) -> str:
         return (
             f"{self.statistics.describe()} Each silo then standardises "

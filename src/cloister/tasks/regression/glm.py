@@ -30,7 +30,7 @@ from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Row
 from cloister.tasks.columns import columns_of, in_cache, of_dates, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Dates, Target, build_task, noise_multiplier_for
-from cloister.tasks.regression import report, sites
+from cloister.tasks.regression import expected, report, sites
 from cloister.tasks.regression.design import PLACES, Term, term_of
 from cloister.tasks.regression.engine import Solution
 from cloister.tasks.regression.expressions import names_in
@@ -109,6 +109,7 @@ class GeneralizedLinear(Gaussian):
     name: ClassVar[str] = "glm"
     has_effects: ClassVar[bool] = True
     error_depends_on: ClassVar[str] = "the spread of the columns and the fit of the model"
+    forecast_note: ClassVar[str] = expected.NOTE
     rounds: ClassVar[int] = ROUNDS
     rate: ClassVar[float] = 1.0
     noise_multiplier: ClassVar[float] = 0.0
@@ -443,11 +444,11 @@ class GeneralizedLinear(Gaussian):
     # Results --------------------------------------------------------------------------------------
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return no forecast: with equal public facts, half-widths differ more than five times.
+        """Return the expected error of coefficients times standard deviations of their columns.
 
-        Tails and correlations of columns decide, and the share of events.
+        See :func:`.expected.forecast_of`.
         """
-        return {}
+        return expected.forecast_of(self, noise_std, nominal_n)
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return the model with its 95 % intervals; see :func:`.report.results_of`."""
