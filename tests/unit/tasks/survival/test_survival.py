@@ -113,7 +113,7 @@ def test_what_cannot_be_is_refused_before_anything_is_spent(
 def test_a_share_at_the_largest_tick_is_refused_since_events_there_do_not_count() -> None:
     """Of records followed until month 60, 'followed beyond 60' and the share of 59 were shown."""
     whole = with_times(type="integer")
-    with pytest.raises(PlanError, match="at must be times below 60.*raise the max"):
+    with pytest.raises(PlanError, match=r"at must be times below 60.*raise the max"):
         planned(whole, **ASKED, at=(30.0, 60.0))
     assert planned(whole, **ASKED, at=(30.0, 59.0)).at == (30.0, 59.0)
     higher = planned(with_times(type="integer", max=61), **ASKED, at=(60.0,))
