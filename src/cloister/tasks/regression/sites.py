@@ -422,10 +422,10 @@ def displays_of(model: _Model, results: Results) -> Iterator[Display]:
         left = tuple(f"site={silo}" for silo in model.sites)
         references = np.append(results["reference"] == 1, False)
         shown = ((n, r) for n, r in zip(model.names, references, strict=True) if n not in left)
-        cells = Estimate.of(results, "mixed_coef").cells()
+        of_mixed = Estimate.of(results, "mixed_coef").cells()
         rows = tuple(
             (name, REFERENCE if r else cell if np.isfinite(cell.value) else NOT_KNOWN)
-            for (name, r), cell in zip(shown, cells, strict=True)
+            for (name, r), cell in zip(shown, of_mixed, strict=True)
         )
         yield Table("Coefficients with a random intercept", ("column", "value"), rows, _MIXED)
     spreads = tuple(
