@@ -158,6 +158,19 @@ def test_a_column_with_another_header_is_named_and_can_be_renamed(
     assert found["clinic.csv"]["columns"]["dead"]["header"] == "Status"
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_header_with_its_unit_is_proposed_whichever_file_is_first(
+    files: list[str], capsys: Any, first: int
+) -> None:
+    lines = Path("clinic.csv").read_text("utf-8-sig").replace(",days,", ",days (d),", 1)
+    Path("clinic.csv").write_text(lines)
+    order = [*files[first:], *files[:first]]
+    given = [*order, "--question", "describe", *PAID, "--codebook", "book.csv", "--yes"]
+    code, _, error = run(capsys, *given)
+    assert code == 3
+    assert "days: not in clinic.csv (it has 'days (d)')" in error
+
+
 def test_declining_the_price_spends_nothing(
     files: list[str], capsys: Any, person: Callable[..., list[str]]
 ) -> None:

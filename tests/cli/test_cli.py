@@ -763,6 +763,19 @@ def test_check_counts_locally_and_says_so(ward: Path, capsys: Said) -> None:
     assert told["columns"][0]["out_of_range"] == 5
 
 
+def test_check_takes_as_many_files_as_a_run(ward: Path, capsys: Said) -> None:
+    files = ["north.csv", "south.csv"]
+    frame = pd.read_csv("south.csv")
+    frame.loc[: len(frame) // 2, "pressure"] = np.nan
+    frame.to_csv("south.csv", index=False)
+    check = ["check", *files, "--schema", "ward.toml"]
+    assert main([*check, "--json"]) == 4
+    told = document(capsys)["files"]
+    assert [told[file]["too_much_lost"] for file in files] == [False, True]
+    assert main(check) == 4
+    assert re.findall(r"source +file '(.*)'", capsys.readouterr().out) == files
+
+
 def test_check_counts_the_columns_of_a_job(ward: Path, capsys: Said) -> None:
     frame = pd.read_csv("north.csv")
     frame.loc[: len(frame) // 2, "pressure"] = np.nan

@@ -41,6 +41,7 @@ def test_the_command_alone_shows_where_to_begin(capsys: pytest.CaptureFixture[st
         (["clutser"], "there is no command 'clutser'; did you mean 'cluster'?"),
         (["schema", "validat", "x.toml"], "did you mean 'validate'?"),
         (["check", "a.csv", "--schema", "s.toml", "--quite"], "did you mean '--quiet'?"),
+        (["budget", "show", "--ledger", "l.db"], "--ledger; give the ledger without '--ledger'"),
     ],
 )
 def test_a_typo_is_met_with_what_was_meant(

@@ -155,9 +155,14 @@ def _listed(value: Any) -> str:
 
 
 def _entry(value: Any) -> str:
-    """Return an entry of a list: that of a table is written ``a by b``."""
+    """Return an entry of a list: that of a table is written ``a by b``.
+
+    Lists inside it are in brackets: without them, ``a + b`` and ``a:b`` of a formula are one text.
+    """
     if isinstance(value, list | tuple):
-        return " by ".join(map(_entry, value)) or "()"
+        inner = [isinstance(part, list | tuple) and bool(part) for part in value]
+        parts = [f"({_entry(p)})" if i else _entry(p) for p, i in zip(value, inner, strict=True)]
+        return " by ".join(parts) or "()"
     return f"({_listed(value)})" if isinstance(value, Mapping) else _listed(value)
 
 

@@ -215,6 +215,10 @@ class _Parser(argparse.ArgumentParser):
                 from cloister.cli.options import BY_FORMULA
 
                 return f"{message}; {BY_FORMULA}"
+            if any(
+                a.dest == word[2:] for leaf in leaves(self) for a in leaf._get_positional_actions()
+            ):
+                return f"{message}; give the {word[2:]} without {word!r}"
             known = [option for leaf in leaves(self) for option in leaf._option_string_actions]
             # An option of another action is no answer to itself.
             known = [option for option in known if option != word]

@@ -209,7 +209,8 @@ def _common_columns(args: argparse.Namespace, out: Output) -> tuple[str, ...]:
     sentences: dict[str, str] = {}
     remedy = "set 'header' of the column for that file in --reading"
     for name in (name for name in every if name not in common):
-        if similar_columns([name], sentences):  # two spellings of a name are one problem
+        # Two spellings of a name are one problem; a name with and one without a unit are two.
+        if similar_columns([name], sentences) and similar_columns(sentences, [name]):
             continue
         lacking = {file: names for file, names in headers.items() if name not in names}
         own = {file: similar_columns([name], names) for file, names in lacking.items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -227,10 +228,21 @@ def find_columns(
     return [places[name] for name in wanted], names
 
 
+_UNIT_AT_END = re.compile(r"(\([^()]*\)|\[[^][]*\])\s*$")
+
+
 def similar_columns(absent: Iterable[str], available: Iterable[str]) -> list[str]:
-    """Return the columns that differ from absent ones only by case, accents, spaces and signs."""
+    """Return the columns that differ from absent ones only by case, accents, spaces and signs.
+
+    A unit in brackets at the end of an available name is ignored, too.
+    """
     letters = {_letters(name) for name in absent} - {""}
-    return [name for name in available if _letters(name) in letters]
+    return [
+        name
+        for name in available
+        # Not of absent names: kilograms must not be taken for pounds.
+        if letters & {_letters(name), _letters(_UNIT_AT_END.sub("", name))}
+    ]
 
 
 def _letters(name: str) -> str:

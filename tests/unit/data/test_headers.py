@@ -14,6 +14,7 @@ import pytest
 from cloister.core.errors import DataError, PlanError
 from cloister.data import check_file, read_rows, read_source
 from cloister.data.schema import Schema, reading_file
+from cloister.data.sources import similar_columns
 
 COLUMNS: Any = [
     {"name": "age", "type": "number", "min": 0, "max": 120},
@@ -37,7 +38,7 @@ def test_a_file_with_other_headers_is_read_under_the_same_contract(tmp_path: Pat
     assert 'unit_header = "Patient"' in reading_file({"a.csv": GERMAN})
 
 
-@pytest.mark.parametrize("written", ["Sex", "SEX ", "s-e_x", "S\u00e9x"])
+@pytest.mark.parametrize("written", ["Sex", "SEX ", "s-e_x", "S\u00e9x", "Sex (m/f)", "sex [m/f]"])
 def test_a_lacking_column_names_the_similar_header_and_its_setting(
     tmp_path: Path, written: str
 ) -> None:
@@ -48,6 +49,12 @@ def test_a_lacking_column_names_the_similar_header_and_its_setting(
     assert setting
     own = AGREED.written_as(columns={"sex": tomllib.loads(setting[1])})
     assert read_source(path, own).report.used == 1
+
+
+def test_a_column_in_one_unit_is_no_spelling_of_one_in_another() -> None:
+    assert similar_columns(["weight"], ["Weight (kg)", "weight (net) (lb)"]) == ["Weight (kg)"]
+    assert not similar_columns(["weight (kg)"], ["weight (lb)", "weight"])
+    assert not similar_columns(["()"], ["(kg)", "[]"])
 
 
 def test_two_columns_must_not_have_one_header() -> None:

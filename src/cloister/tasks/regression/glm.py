@@ -33,7 +33,7 @@ from cloister.tasks.options import Dates, Target, build_task, noise_multiplier_f
 from cloister.tasks.regression import expected, report, sites
 from cloister.tasks.regression.design import PLACES, Term, term_of
 from cloister.tasks.regression.engine import Solution
-from cloister.tasks.regression.expressions import names_in
+from cloister.tasks.regression.expressions import label_of, names_in
 from cloister.tasks.regression.families import family_of
 from cloister.tasks.regression.formula import Design as FormulaDesign
 from cloister.tasks.regression.formula import Formula, design_of
@@ -296,12 +296,23 @@ class GeneralizedLinear(Gaussian):
     def describe(self) -> str:
         unit = "record" if self.clients == "row" else f"value of {self.clients!r}"
         return (
-            f"A {self.family} regression on {counted(self.model.design.width - 1, 'column')} of a "
-            "design. Two noisy counts give location and scale of columns. Three rounds sum "
-            "gradients and curvatures at public weights, cut to lengths from noisy counts of "
-            f"their sizes. Each {unit} adds one vector to a sum. The coefficients are computed "
-            f"from these sums.{_LOOK if self.silos else ''}"
+            f"A {self.family} regression {self._equation}. Two noisy counts give location and "
+            "scale of columns. Three rounds sum gradients and curvatures at public weights, cut to "
+            f"lengths from noisy counts of their sizes. Each {unit} adds one vector to a sum. The "
+            "coefficients are computed from these sums."
+            f"{_LOOK if self.silos else ''}"
         )
+
+    @property
+    def _equation(self) -> str:
+        """The target and the terms of a formula; otherwise the options name the columns."""
+        formula = self._formula
+        if formula is None:
+            return f"on {counted(self.model.design.width - 1, 'column')} of a design"
+        terms = [repr(term.name) for term in formula.terms] or ["no column"]
+        added = formula.offset
+        offset = f" with the offset {label_of(added.expression)!r}" if added else ""
+        return f"of {formula.target.name!r} on {', '.join(terms)}{offset}"
 
     # Columns --------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ from cloister.tasks.interval_tables import bars_of, number_of
 from cloister.tasks.population import sampled
 from cloister.tasks.regression.engine import BITS, Solution, ball, lengths, matrix_of
 from cloister.tasks.regression.newton import Fitted
+from cloister.tasks.regression.report import REFERENCE
 
 FEWEST = 3
 """Silos, below which nothing is known of their variance."""
@@ -419,11 +420,12 @@ def displays_of(model: _Model, results: Results) -> Iterator[Display]:
         yield replace(bars, points=True)
     if "mixed_coef" in results:
         left = tuple(f"site={silo}" for silo in model.sites)
-        names = [name for name in model.names if name not in left]
-        cells = list(Estimate.of(results, "mixed_coef").cells())
+        references = np.append(results["reference"] == 1, False)
+        shown = ((n, r) for n, r in zip(model.names, references, strict=True) if n not in left)
+        of_mixed = Estimate.of(results, "mixed_coef").cells()
         rows = tuple(
-            (name, cell if np.isfinite(cell.value) else NOT_KNOWN)
-            for name, cell in zip(names, cells, strict=True)
+            (name, REFERENCE if r else cell if np.isfinite(cell.value) else NOT_KNOWN)
+            for (name, r), cell in zip(shown, of_mixed, strict=True)
         )
         yield Table("Coefficients with a random intercept", ("column", "value"), rows, _MIXED)
     spreads = tuple(

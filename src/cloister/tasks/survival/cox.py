@@ -136,7 +136,9 @@ class Cox(Gaussian):
         time: Annotated[str, "numeric column: follow-up time of a record"]
         event: Annotated[str, "boolean column: true if the event ended the follow-up"]
         covariates: Annotated[
-            tuple[str, ...], "1 or 2 columns, 3 need epsilon 2; all others by default"
+            tuple[str, ...],
+            f"1 to 3 columns, with strata at most {MOST_CELLS} combinations, where a number has "
+            f"{LEAST_KNOTS}; 3 need epsilon 2; all others by default",
         ] = ()
         strata: Annotated[
             str | None, "column of categories, or site, each with a separate baseline hazard"
@@ -192,11 +194,13 @@ class Cox(Gaussian):
         if not self._cells.fits:
             by_column = ", where a column of categories is a covariate instead of strata"
             of_strata = by_column if self.sites or self.strata is not None else ""
+            enough = self.n_strata > 1 and CovariateCells(self.levels, 1).fits
             raise PlanError(
                 f"covariates and strata must have at most {MOST_CELLS} combinations, with "
-                f"{LEAST_KNOTS} or more for a number, got {self._product()}; name fewer covariates "
-                "or no strata, join rare categories, cut numbers into categories at public points, "
-                f"or use cox-approximate (DPCoxApproximate){of_strata}."
+                f"{LEAST_KNOTS} or more for a number, got {self._product()}; name fewer covariates"
+                f"{' or no strata' if enough else ''}, join rare categories, cut numbers into "
+                "categories at public points, or use cox-approximate (DPCoxApproximate)"
+                f"{of_strata}."
             )
         if self.sites and (self.strata is not None or len(self.sites) != self.n_strata):
             raise PlanError(
@@ -280,7 +284,7 @@ class Cox(Gaussian):
             yield (
                 f"hazard ratios of {_MOST_COVARIATES} covariates with a number are often not known "
                 f"at epsilon {plan.budget.epsilon:g} and {plan.nominal_n:,} records; usually they "
-                f"are from epsilon {_KNOWN / plan.nominal_n:.2g} on. {_WAYS_OUT.capitalize()}."
+                f"are from epsilon {_KNOWN / plan.nominal_n:.2g} on; {_WAYS_OUT}."
             )
 
     def describe(self) -> str:

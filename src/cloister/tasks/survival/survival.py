@@ -167,6 +167,11 @@ class Survival(Gaussian):
             )
         require_budget(facts.budget)
         tau = float(options.tau or time.high)
+        if time.step and options.at and options.at[-1] == time.high == tau:
+            raise PlanError(
+                f"at must be times below {time.high:g}, the max of {time.name!r} in the schema, "
+                "because the event of a record at the max does not count; raise the max."
+            )
         return build_task(
             cls,
             facts,
@@ -425,9 +430,13 @@ class Survival(Gaussian):
             f"{event} per unit of {time}",
             "ratio of these",
         )
+        at_max = (
+            f" The event of a record at {self.high:g} {time}, the max of the schema, does not "
+            "count: the record is followed beyond it."
+        )
         note = (
             f"{WITH_POPULATION} A median of ∞ is not reached before the curve ends. {NOT_KNOWN}: "
-            f"{_BRIEF}."
+            f"{_BRIEF}.{at_max if self.tau == self.high else ''}"
         )
         return Table("Groups", headings[:last], tuple(row[:last] for row in rows), note)
 

@@ -14,6 +14,7 @@ import pytest
 
 from cloister.app.in_process import run_plan
 from cloister.app.job import Job, Trust
+from cloister.app.question import facts_of
 from cloister.cli.options import task_options
 from cloister.core.arrays import Floats
 from cloister.core.errors import PlanError
@@ -141,6 +142,22 @@ def test_the_plan_has_terms_and_no_text() -> None:
     assert task.here == "ward 2"
     assert Layout.of(task).same_as(plan.layout)
     assert isinstance(plan.task, SitedTask)
+
+
+def test_an_approver_reads_target_and_terms_of_a_formula() -> None:
+    """Of all that is asked, only the option named them, as lists of lists without an end."""
+    said = plan_of("log(y) ~ treated*age + offset(log(t))").task.describe()
+    of = "'log(y)' on 'treated', 'age', 'treated:age' with the offset 'log(t)'"
+    assert said.startswith(f"A gaussian regression of {of}. ")
+    assert " of 'y' on no column. " in plan_of("y ~ 1").task.describe()
+
+
+def test_formulas_of_other_terms_are_other_texts() -> None:
+    def option_in(text: str) -> str:
+        return dict(facts_of(plan_of(text), SCHEMA))["option formula"]
+
+    assert option_in("y ~ treated + age") != option_in("y ~ treated:age")
+    assert option_in("y ~ treated:age").endswith("terms = ((column by treated) by (column by age))")
 
 
 def test_a_formula_may_have_the_intercept_alone() -> None:

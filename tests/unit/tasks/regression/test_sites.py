@@ -248,13 +248,17 @@ def test_displays_show_silos_their_mean_and_what_is_not_known() -> None:
 
 
 def test_silos_that_differ_in_the_intercept_alone_have_a_mixed_model() -> None:
-    model = Model(("t", "site=A", "site=B", "site=C", "intercept"))
-    released = results_of(model, results(model, [1.0, 0, 2, 4, 50]))
-    assert released["mixed_coef"].tolist() == pytest.approx([1.0, 52.0], abs=0.01)
+    model = Model(("arm=a", "t", "site=A", "site=B", "site=C", "intercept"))
+    given = results(model, [0, 1.0, 0, 2, 4, 50])
+    given["covariance"][0, 0] = given["sampling_covariance"][0, 0] = 0.0
+    given["reference"] = np.array([1.0, 0, 1, 0, 0])
+    released = results_of(model, given)
+    assert released["mixed_coef"].tolist() == pytest.approx([0.0, 1.0, 52.0], abs=0.01)
     assert released["site_tau"][0] == pytest.approx(2.0, rel=0.05)
-    table, _ = displays_of(model, released)
+    table, _ = displays_of(model, {**given, **released})
     assert isinstance(table, Table)
-    assert [row[0] for row in table.rows] == ["t", "intercept"]
+    assert [row[0] for row in table.rows] == ["arm=a", "t", "intercept"]
+    assert table.rows[0][1] == "reference"  # as in the table of the same model with terms of silos
     two = Model(("t", "site=A", "site=B", "intercept"), ("A", "B"))
     assert results_of(two, results(two, [1.0, 0, 2, 50])) == {}
     assert not list(displays_of(two, {}))

@@ -413,6 +413,11 @@ def test_four_covariates_and_two_numbers_with_much_noise_are_refused() -> None:
     strata = r"got 24 \(2 x 2 x 2 in 3 strata\).* is a covariate instead of strata"
     with pytest.raises(PlanError, match=strata):
         plan_of("bbb", 4.0, 10**6, silos=("a", "b", "c"), strata="site")
+    with pytest.raises(PlanError, match="name fewer covariates or no strata, join"):
+        plan_of("bbb", 4.0, 10**6, silos=("a", "b", "c"), strata="site")
+    # Without strata there are still 2 x 4 x 4.
+    with pytest.raises(PlanError, match=r"got 96 .*; name fewer covariates, join"):
+        plan_of("bnn", 4.0, 10**6, silos=("a", "b", "c"), strata="site")
     with pytest.raises(PlanError, match="3 covariates need at least epsilon 2, got 1"):
         plan_of("bbb", 1.9, 10**6)
     assert plan_of("bbb", 2.0, 20_000).task._cells.size == 8

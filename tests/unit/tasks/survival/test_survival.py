@@ -110,6 +110,27 @@ def test_what_cannot_be_is_refused_before_anything_is_spent(
         planned(**options)
 
 
+def test_a_share_at_the_largest_tick_is_refused_since_events_there_do_not_count() -> None:
+    """Of records followed until month 60, 'followed beyond 60' and the share of 59 were shown."""
+    whole = with_times(type="integer")
+    with pytest.raises(PlanError, match=r"at must be times below 60.*raise the max"):
+        planned(whole, **ASKED, at=(30.0, 60.0))
+    assert planned(whole, **ASKED, at=(30.0, 59.0)).at == (30.0, 59.0)
+    higher = planned(with_times(type="integer", max=61), **ASKED, at=(60.0,))
+    assert higher.horizon.ends[-1] == 60.0
+    earlier = planned(whole, **ASKED, tau=48.0, at=(48.0,))
+    assert earlier.at == (48.0,)
+
+
+def test_the_report_says_that_an_event_at_the_largest_time_does_not_count() -> None:
+    said = "The event of a record at 60 months, the max of the schema, does not count"
+    for options, noted in ((BY, True), ({**BY, "tau": 48.0}, False)):
+        found = ran(trial(), **options, epsilon=1e9)
+        group_table = planned(**options).displays(found.results, tuple(SCHEMA.names))[0]
+        assert isinstance(group_table, Table)
+        assert (said in group_table.note) == noted
+
+
 def test_times_below_zero_are_refused() -> None:
     with pytest.raises(PlanError, match="min is at least 0"):
         planned(with_times(min=-1.0), **ASKED)
