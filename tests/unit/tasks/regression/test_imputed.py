@@ -255,10 +255,13 @@ def seen_in(plan: Plan, seen: int) -> Results:
 @pytest.mark.parametrize("seen", [0, 300])
 def test_coefficients_are_not_known_if_hardly_a_cell_was_seen(seen: int) -> None:
     """A column that no silo keeps: its values are guesses, and so are those of its coefficient."""
-    results = seen_in(plan_of(target="y", budget=Budget(2.0, 1e-6)), seen)
+    plan = plan_of(target="y", budget=Budget(2.0, 1e-6))
+    results = seen_in(plan, seen)
     assert np.isnan(results["coef"]).all()
     assert np.isinf(results["coef_population_high"]).all()
     assert results["lacking"][0] > 0.9
+    (doubt,) = plan.task.doubts(results, plan.columns)
+    assert "noise hides all" in doubt
 
 
 @pytest.mark.parametrize("skewed", [False, True])
@@ -276,6 +279,11 @@ def test_no_coefficient_is_known_if_residuals_are_skewed(skewed: bool) -> None:
     assert np.isnan(results["coef"]).all() == skewed
     said = plan.task.summary(results, plan.columns, N, "records").reliability
     assert ("Residuals of b are skewed" in said) == skewed
+    said = str(plan.task.displays(results, plan.columns))
+    assert ("Residuals of b are skewed" in said) == skewed
+    assert "Noise hides" not in said
+    doubts = list(plan.task.doubts(results, plan.columns))
+    assert ["residuals of b are skewed; transform" in doubt for doubt in doubts] == [True] * skewed
 
 
 def test_a_plan_has_the_number_of_complete_records_from_which_coefficients_are_known() -> None:
