@@ -239,7 +239,7 @@ def displays_of(
 ) -> tuple[Display, ...]:
     """Return a table and a picture of the coefficients, the intercept last.
 
-    `unknown` says why coefficients are not known.
+    `unknown` is the sentence with the reason for those that are not known.
     """
     note = NOTE.format(valid="" if model.sandwich else ", if the model is true")
     ratio, rows = _RATIOS.get(model.family), []
