@@ -777,6 +777,9 @@ def _as_categories(column: Column, _: Schema, words: Counter[str]) -> Finding | 
         if len(words) > len(column.categories) or len(column.categories) > _SHOWN_WORDS:
             return "they are not among its categories", None
         remedy = Remedy("spellings", dict.fromkeys(column.categories), column.name)
+        if {word.casefold() for word in words} <= {"false", "true"}:
+            # The column of a linked table has no spellings.
+            return "name the categories 'false' and 'true', or assign each to a category", remedy
         return "assign each of them to a category", remedy
     remedy = Remedy(
         "spellings", {key: tuple(value) for key, value in spellings.items()}, column.name

@@ -385,7 +385,10 @@ def column_kinds(source: Any) -> dict[str, str]:
     if hasattr(source, "collect_schema"):  # polars, also lazy
         types = source.collect_schema().items()
     elif not is_frame(source):
-        raise DataError("a table with named columns is needed; give a frame or a file.")
+        raise DataError(
+            f"a table with named columns is needed, got a {type(source).__name__}; give one frame "
+            "or file, such as that of one silo."
+        )
     elif hasattr(type(source), "column_names"):
         types = zip(source.schema.names, source.schema.types, strict=True)
     else:

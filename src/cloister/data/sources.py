@@ -217,10 +217,13 @@ def find_columns(
             if found
             else "'header'"
         )
+        # A frame of fewer columns is usual in Python, and no header needs correction then.
+        others = len(needed) > len(absent)
+        part = " For the other columns alone, use schema.select([...]) or --columns." * others
         raise AbsentColumns(
             f"{label} has no column {listed}{has}; correct the header (of a text, its first "
             f"line), the delimiter or the schema, or set {setting} of the column in the schema or "
-            "the reading settings."
+            f"the reading settings.{part}"
         )
     if repeated := [name for name in wanted if times[name] > 1]:
         raise DataError(f"{label} has more than one column {repeated[0]!r}; rename all but one.")

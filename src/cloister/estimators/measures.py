@@ -337,11 +337,15 @@ def _released(
 
 
 def _warn_assumed(model: Any) -> None:
-    kind = "not given" if isinstance(model, _Predictions) else f"a {type(model).__name__}"
+    given = isinstance(model, _Predictions)
+    kind = "not given" if given else f"a {type(model).__name__}"
+    slow = (
+        " Such a model is called for each record; if that is slow, give predictions or scores "
+        "instead of the model."
+    )
     warnings.warn(
         f"model is {kind}, so it cannot be proven that its prediction of a record is a function of "
-        "that record alone; the guarantee assumes it. Such a model is called for each record; if "
-        "that is slow, give predictions or scores instead of the model.",
+        f"that record alone; the guarantee assumes it.{'' if given else slow}",
         PrivacyWarning,
         # The line of the user's call.
         stacklevel=4,

@@ -56,8 +56,8 @@ class DPTable(PrivateEstimator):
     _task: ClassVar[type[Task]] = Tabulate
 
     columns: Any = field(default=(), kw_only=False)
-    means: Sequence[str] = ()
-    by: Sequence[str] = ()
+    means: str | Sequence[str] = ()
+    by: str | Sequence[str] = ()
     edges: Mapping[str, Sequence[float]] | None = None
     weights: Sequence[float] | None = None
     minimum: float = 5.0
@@ -65,7 +65,12 @@ class DPTable(PrivateEstimator):
     def _options(self, data: SiloData) -> dict[str, Any]:
         columns = [self.columns] if isinstance(self.columns, str) else list(self.columns)
         is_one_table = bool(columns) and all(isinstance(name, str) for name in columns)
-        return {**super()._options(data), "tables": [columns] if is_one_table else columns}
+        # One name may be a text, as in `columns`.
+        named = {
+            key: [name] for key in ("means", "by") if isinstance(name := getattr(self, key), str)
+        }
+        tables = [columns] if is_one_table else columns
+        return {**super()._options(data), **named, "tables": tables}
 
     def _keep(self, result: Release) -> None:
         super()._keep(result)
@@ -134,13 +139,14 @@ class DPTable(PrivateEstimator):
     def to_frame(self, table: str | Sequence[str] | None = None) -> pd.DataFrame:
         """Return all numbers with all intervals, one row for each cell or each group of "means".
 
-        If there are several tables and none is named, the result has the numbers of the report.
+        If there are means or several tables, and none is named, the result has the numbers of the
+        report.
         """
         import pandas as pd
 
         task, columns = cast(Tabulate, self._own_task), self._own_columns
         results = self.result_.results
-        if table is None and len(task.tables) != 1:
+        if table is None and (task.means or len(task.tables) != 1):
             return super().to_frame()
         if table == "means" and task.means:
             axes = task.by

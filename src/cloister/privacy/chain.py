@@ -181,9 +181,9 @@ class JobRecord:
     job: str
     dataset: str
     study: str
-    events: Event
+    events: Event = field(repr=False)  # pages of numbers, as are `charged`
     rounds: tuple[int, ...]
-    charged: ComposedEvent
+    charged: ComposedEvent = field(repr=False)
     is_open: bool
     reserved_at: str
     tariff: PricingRule

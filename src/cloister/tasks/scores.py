@@ -534,9 +534,8 @@ def regression_measures(
 
 def _at_least(estimate: Estimate, less: Estimate) -> Estimate:
     """Return an estimate of a number that is not less than another, nor are its intervals."""
-    values, low, high = (
-        np.maximum(part, less.low) for part in (estimate.values, estimate.low, estimate.high)
-    )
+    low, high = (np.maximum(part, less.low) for part in (estimate.low, estimate.high))
+    values = np.clip(np.maximum(estimate.values, less.values), low, high)
     ends, far = estimate.population, less.population
     wide = ends and far and (np.maximum(ends[0], far[0]), np.maximum(ends[1], far[0]))
     return Estimate(values, low, high, population=wide)

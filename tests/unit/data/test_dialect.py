@@ -232,6 +232,18 @@ def test_a_tick_or_a_blank_may_mean_yes_or_no(cells: str, hints: int) -> None:
     assert [('missing = "min"' in hint) for hint in found] == [True] * hints
 
 
+def test_truth_values_in_a_column_of_categories_say_how_they_are_called() -> None:
+    table = pd.DataFrame({"late": [True, False]})
+
+    def checked(*categories: str) -> tuple[str, ...]:
+        late = Column(name="late", type="category", categories=categories)
+        return check_file(table, Schema(dataset="d", unit="row", columns=[late])).causes
+
+    (cause,) = checked("no", "yes")
+    assert "name the categories 'false' and 'true'" in cause
+    assert not checked("false", "true")
+
+
 def test_other_words_for_a_category_are_said(tmp_path: Path) -> None:
     schema = Schema(**{**AGREED, "columns": AGREED["columns"][2:3]})
     (cause,) = check_file(pd.DataFrame({"sex": ["male", "Females"]}), schema).causes

@@ -107,6 +107,13 @@ def test_columns_that_lack_are_listed_up_to_five(absent: str, listed: str) -> No
     with pytest.raises(DataError) as caught:
         find_columns("the file", ["a"], ["a", *absent], None)
     assert f"the file has no column {listed}; correct" in str(caught.value)
+    assert "schema.select([...])" in str(caught.value)
+
+
+def test_a_part_of_a_schema_is_proposed_only_if_a_column_is_there() -> None:
+    with pytest.raises(DataError) as caught:
+        find_columns("the file", ["a"], ["b", "c"], None)
+    assert "select" not in str(caught.value)
 
 
 def test_truth_values_under_a_mask_stay_truth_values() -> None:

@@ -133,6 +133,12 @@ def test_a_schema_is_proposed_from_names_and_types(form: Any) -> None:
     assert "'x'" not in str(error.value)
 
 
+@pytest.mark.parametrize("tables", [[FRAME, FRAME], {"a": FRAME}])
+def test_a_schema_is_proposed_from_one_table(tables: Any) -> None:
+    with pytest.raises(DataError, match=r"got a (list|dict); give one frame or file"):
+        Schema.propose(tables)
+
+
 def test_a_plan_has_the_epsilon_for_a_wanted_error() -> None:
     model = DPStandardScaler(epsilon=1.0, bounds={"age": (0, 100)}, nominal_n=5000)
     found = model.plan(want={"age": 0.5})

@@ -82,6 +82,15 @@ def test_means_by_group_are_a_frame_of_their_own(people: pd.DataFrame) -> None:
         model.interval("classical", of="age")
 
 
+def test_means_beside_a_table_are_in_the_frame(people: pd.DataFrame) -> None:
+    """They are paid for; a frame of the cells alone hid them."""
+    model = zero_noise(DPTable)("work", means="age", by="work", **PUBLIC).fit(people)
+    means = model.to_frame().loc["Means by work"].xs("age", level="column")["value"]
+    exact = people.groupby("work")["age"].mean()
+    pd.testing.assert_series_equal(means.sort_index(), exact, check_names=False, rtol=1e-3)
+    assert list(model.to_frame("work").index) == ["state", "private"]
+
+
 def test_a_saved_table_is_read_again(people: pd.DataFrame, tmp_path: Path) -> None:
     model = DPTable("work", **PUBLIC).fit(people)
     model.save(tmp_path / "model.json")

@@ -279,6 +279,13 @@ def test_a_refused_reservation_leaves_no_trace(ledger: Ledger) -> None:
     assert ledger.jobs() == ()
 
 
+def test_a_job_prints_as_a_line(ledger: Ledger) -> None:
+    reserve(ledger, "a", 4)
+    (job,) = ledger.jobs()
+    assert "job='a'" in repr(job)
+    assert "Event" not in repr(job)
+
+
 def test_a_release_without_noise_is_always_refused(ledger: Ledger) -> None:
     ledger.change_cap("adult", Budget(1e300, 0.5))
     hidden = ComposedEvent((ROUND, RepeatedEvent(NonPrivateEvent(), 1)))

@@ -23,6 +23,7 @@ from cloister.core.errors import PlanError
 from cloister.core.numerals import counted, number
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
+from cloister.shares.linking.analyses import CONSTANT
 from cloister.shares.linking.answer import Answer
 from cloister.shares.linking.found import Found, Ran
 from cloister.shares.linking.plan import persons_of, trust
@@ -43,6 +44,7 @@ _LEFT_OUT = (
     "A row without a key, or with a missing or unreadable cell in a column of the analyses, is not "
     "in the join unless its owner's schema fills the cell."
 )
+_SIZE_ALONE = "Of these numbers, that of the persons alone has an interval."
 _UNCHARGED = "This run was not charged to a ledger: later runs do not add its cost."
 
 
@@ -140,23 +142,22 @@ def _doubt(found: Found) -> str:
     if known := [pair for pair in said if pair[1] != NO_INTERVAL]:
         # The verdict names a single analysis.
         return " ".join(f"{title}: {text}" if len(said) > 1 else text for title, text in known)
-    shown = found.displays()
-    amounts = tuple(one for one in shown if one.title.endswith(_AMOUNTS))
-    doubts = map(reliability_of, (amounts, shown[:1]))
-    return next((one for one in doubts if one != NO_INTERVAL), NO_INTERVAL)
+    amounts = tuple(one for one in found.displays() if one.title.endswith(_AMOUNTS))
+    doubt = reliability_of(amounts)
+    return _SIZE_ALONE if doubt == NO_INTERVAL else doubt
 
 
 def _effects(answer: Answer) -> Iterator[Display]:
     """Yield the numbers of an answer that may be 0: no counts and shares."""
     for shown in answer.displays():
-        if answer.kind == "correlation":
-            yield Table(shown.title, ("pair", "correlation"), tuple(_cells(answer)))
+        if answer.kind in ("correlation", "linear"):
+            yield Table(shown.title, ("of", "value"), tuple(_cells(answer)))
         elif not shown.title.endswith(_AMOUNTS):
             yield shown
 
 
 def _cells(answer: Answer) -> list[tuple[str, Estimate]]:
-    """Return the places and the known numbers of the first estimate.
+    """Return the places and the known numbers of the first estimate, but no constant.
 
     Each correlation is given once, but not that of a column with itself.
     """
@@ -165,9 +166,10 @@ def _cells(answer: Answer) -> list[tuple[str, Estimate]]:
     if answer.kind == "correlation":
         places = combinations(range(len(one.values)), 2)
     return [
-        (" ".join(names[i] for names, i in zip(one.labels, at, strict=True)), one[at])
+        (name, one[at])
         for at in places
-        if not np.isnan(one.values[at])
+        for name in [" ".join(names[i] for names, i in zip(one.labels, at, strict=True))]
+        if not np.isnan(one.values[at]) and name != CONSTANT
     ]
 
 

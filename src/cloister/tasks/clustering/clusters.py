@@ -346,8 +346,7 @@ class Clustering:
         """Return a warning that columns of several categories would count as numbers."""
         return (
             f"clustering treats the categories of {', '.join(names)} as numbers, by their order "
-            "in the schema; exclude such a column with --columns, or make a boolean column of "
-            "each category."
+            "in the schema; leave such a column out, or make a boolean column of each category."
         )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:

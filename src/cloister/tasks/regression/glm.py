@@ -511,6 +511,10 @@ class GeneralizedLinear(Gaussian):
         names = of_dates(self.names, columns, self.dates)
         return report.summary_of(self, results, columns[self.target], names)
 
+    def doubts(self, results: Results, columns: tuple[str, ...]) -> Iterator[str]:
+        """Yield a warning if no coefficient is known."""
+        return report.doubts_of(results)
+
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of them; see :func:`.report.displays_of`."""
         names = of_dates(self.names, columns, self.dates)

@@ -39,9 +39,10 @@ from cloister.protocol.task import (
     PublicFacts,
     Rows,
 )
-from cloister.tasks.columns import in_cache, position
+from cloister.tasks.columns import in_cache, of_dates, position
 from cloister.tasks.examples import BOOLEAN, MIXED, NUMBER, Example
 from cloister.tasks.options import Target, build_task
+from cloister.tasks.regression import report
 from cloister.tasks.regression.design import Placed
 from cloister.tasks.regression.engine import BITS, ball, by_unit, matrix_of, products
 from cloister.tasks.regression.glm import GeneralizedLinear, Name
@@ -554,8 +555,10 @@ class ImputedRegression(Gaussian):
         complete = complete + spread * model.sandwich
         n, noise_std = known.fit.columns.n, float(from_grid(state["stds"], self.frac_bits)[0])
         share = from_grid(state["lacking"], self.frac_bits) / n
-        non_normal = self._non_normal(state, n, np.clip(share, 0.0, 1.0))
-        relied = solution.known & (self._relied_on(state) and not non_normal.any())
+        # With few complete records noise is the reason, and a distance would be that of noise.
+        relied_on = self._relied_on(state)
+        non_normal = self._non_normal(state, n, np.clip(share, 0.0, 1.0)) & relied_on
+        relied = solution.known & (relied_on and not non_normal.any())
         solution = replace(solution, noise=solution.noise + by_noise, known=relied)
         found = self.analysis.results_of(known, solution, complete + spread + by_sampling)
         before = self.analysis.results_of(known, solution, complete)["sampling_covariance"]
@@ -649,25 +652,46 @@ class ImputedRegression(Gaussian):
         reason = self._reason(results, columns)
         return replace(found, reliability=reason) if reason else found
 
+    def doubts(self, results: Results, columns: tuple[str, ...]) -> Iterator[str]:
+        """Yield a warning if no coefficient is known."""
+        names = self._non_normal_names(results, columns)
+        if names:
+            yield (
+                f"no coefficient is known, since residuals of {names} are not normal; transform "
+                "the column, leave it out, or fit complete records (task glm, in Python "
+                "missing='drop')."
+            )
+        else:
+            yield from self.analysis.doubts(results, columns)
+
+    def _non_normal_names(self, results: Results, columns: tuple[str, ...]) -> str:
+        flags = zip(self.incomplete, results["non_normal"], strict=True)
+        return " and ".join(columns[j] for j, non_normal in flags if non_normal)
+
     def _reason(self, results: Results, columns: tuple[str, ...]) -> str:
         """Return why no coefficient is known, if residuals are not normal."""
-        flags = zip(self.incomplete, results["non_normal"], strict=True)
-        names = " and ".join(columns[j] for j, non_normal in flags if non_normal)
+        names = self._non_normal_names(results, columns)
         return names and (
-            f"Residuals of {names} are not normal, so no model completes missing cells."
+            f"Residuals of {names} are not normal, so no model completes missing cells, with any "
+            "budget."
         )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients with their picture, and what missing cells cost."""
+        task, reason = self.analysis, self._reason(results, columns)
+        names = of_dates(task.names, columns, task.dates)
+        coefficients = report.displays_of(
+            task, results, columns[self.target], names, reason or report.UNKNOWN
+        )
         named = [columns[j] for j in self.incomplete]
         lacking = zip(named, Estimate.of(results, "lacking").cells(), strict=True)
-        costs = zip(self.analysis.names, results["missing_information"].tolist(), strict=False)
-        note = f"{_LACK_NOTE} {self._reason(results, columns)}".rstrip()
+        costs = zip(task.names, results["missing_information"].tolist(), strict=False)
+        note = f"{_LACK_NOTE} {reason}".rstrip()
         of = Table("Missing cells", ("column", "share of records"), tuple(lacking), note)
         shown = tuple((name, NOT_KNOWN if isnan(part) else f"{part:.0%}") for name, part in costs)
         heads = ("column", "missing information")
         table = Table("Missing information", heads, shown, _INFORMATION_NOTE)
-        return (*self.analysis.displays(results, columns), of, table)
+        return (*coefficients, of, table)
 
 
 def _shares(imputers: int) -> tuple[float, float]:

@@ -22,7 +22,7 @@ NOTE = (
     "[ , ] are 95 % confidence intervals (privacy noise only) for the maximum of the likelihood of "
     "the same records; a population interval includes the error of sampling{valid}."
 )
-UNKNOWN = " Noise hides the coefficients that are not known: give more records, or join categories."
+UNKNOWN = "Noise hides the coefficients that are not known: give more records, or join categories."
 REFERENCE = "reference"
 _RATIOS = {
     "binomial": "odds ratio",
@@ -225,10 +225,22 @@ def coefficients_of(results: Results, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def doubts_of(results: Results) -> Iterator[str]:
+    """Yield a warning if no coefficient is known."""
+    if np.isnan(results["coef"])[results["reference"] == 0].all():
+        yield (
+            "no coefficient is known, since noise hides all of them: give more records, or a "
+            "larger epsilon."
+        )
+
+
 def displays_of(
-    model: _Model, results: Results, target: str, names: Sequence[str]
+    model: _Model, results: Results, target: str, names: Sequence[str], unknown: str = UNKNOWN
 ) -> tuple[Display, ...]:
-    """Return a table and a picture of the coefficients, the intercept last."""
+    """Return a table and a picture of the coefficients, the intercept last.
+
+    `unknown` is the sentence with the reason for those that are not known.
+    """
     note = NOTE.format(valid="" if model.sandwich else ", if the model is true")
     ratio, rows = _RATIOS.get(model.family), []
     references, cells = np.append(results["reference"], 0.0), _cells(results)
@@ -245,7 +257,7 @@ def displays_of(
         shown.append(of_ratio[0] if ratio else text)
         rows.append((name, text, *of_ratio))
     if NOT_KNOWN in shown:
-        note += UNKNOWN
+        note += f" {unknown}"
     if "residual_std" in results:
         rows.append(("residual deviation", number_of(results, "residual_std")))
     heads = ("column", "coefficient", *([ratio] if ratio else []))

@@ -26,7 +26,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Positive, Range, Share, declared
-from cloister.core.display import Bars, Display, Estimate, Summary, Table, around
+from cloister.core.display import Bars, Display, Summary, Table, around, bare
 from cloister.core.errors import PlanError
 from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid
@@ -555,7 +555,7 @@ class RandomForest(Gaussian):
             Table("Classes", ("class", "records"), sizes, NOTE),
             Bars(
                 "Columns by importance",
-                Estimate(shares, shares, shares, labels=(names,)),
+                bare(shares, labels=(names,)),
                 f"Separation of scores by splits on a column, from {counted(self.n_trees, 'tree')} "
                 f"of {2**self.depth} leaves; the margin of error of {sums} in a leaf is "
                 f"{margin:.4g}, from privacy noise only.",

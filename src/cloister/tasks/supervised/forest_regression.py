@@ -26,7 +26,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Share, declared
-from cloister.core.display import Bars, Display, Estimate, Summary, Table, around
+from cloister.core.display import Bars, Display, Estimate, Summary, Table, around, bare
 from cloister.core.errors import PlanError
 from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -415,7 +415,7 @@ class ForestRegression(Gaussian):
             Table(f"Target {columns[self.target]}", ("", "value"), tuple(rows), NOTE),
             Bars(
                 "Columns by importance",
-                Estimate(shares, shares, shares, labels=(names,)),
+                bare(shares, labels=(names,)),
                 "Separation of predictions by splits on a column, from "
                 f"{counted(self.n_trees, 'tree')} of {2**self.depth} leaves; residuals are clipped "
                 f"to {clip:.4g}, and the margin of error of their sum in a leaf is {margin:.4g}, "

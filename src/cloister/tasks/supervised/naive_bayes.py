@@ -24,7 +24,17 @@ import numpy as np
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.dates import nearest_day
 from cloister.core.declared import AtLeastZero, Hint, Positive, Range, Whole, declared
-from cloister.core.display import Bars, Cell, Display, Estimate, Heatmap, Summary, Table, around
+from cloister.core.display import (
+    Bars,
+    Cell,
+    Display,
+    Estimate,
+    Heatmap,
+    Summary,
+    Table,
+    around,
+    bare,
+)
 from cloister.core.errors import PlanError
 from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid
@@ -687,7 +697,7 @@ class NaiveBayes(Gaussian):
         return [
             Bars(
                 "Information of each column about the class",
-                Estimate(each, each, each, labels=(of_columns,), unit="bits"),
+                bare(each, labels=(of_columns,), unit="bits"),
                 "Mutual information in the smoothed model; bins without information are joined.",
             ),
             Heatmap(

@@ -153,6 +153,21 @@ def test_a_report_of_counts_alone_knows_their_intervals(tmp_path: Path) -> None:
         assert "is not in the join" in text
 
 
+def test_coefficients_without_intervals_have_no_verdict(tmp_path: Path) -> None:
+    """That of the number of persons would be read as theirs."""
+    asked(ALL[5:6]).run_here(records()).report(tmp_path / "one.md")
+    text = (tmp_path / "one.md").read_text(encoding="utf-8")
+    assert "2 coefficients without intervals" in text
+    assert "that of the persons alone has an interval" in text
+    assert "differs from 0" not in text
+
+
+def test_a_constant_is_no_effect(found: Found) -> None:
+    (line,) = (line for line in repr(found).splitlines() if line.startswith("Linear of"))
+    terms = len(found.answers[3].estimates["coefficients"].values) - 1
+    assert f"of {terms} coefficients" in line
+
+
 def test_answers_without_a_session_have_no_report(found: Found, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="without a session have no report"):
         Found(found.size, found.answers).report(tmp_path / "linked.html")

@@ -11,6 +11,7 @@ import pytest
 from cloister.tasks import scores
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.cluster_quality import ClusterQuality
+from cloister.tasks.scores import regression_measures
 
 ONE = 1 << 16
 
@@ -50,3 +51,14 @@ def test_a_rate_of_a_roc_curve_is_inside_its_intervals() -> None:
     for low, high in ((rates.low, rates.high), rates.population):
         assert (low <= rates.values).all()
         assert (rates.values <= high).all()
+
+
+def test_a_root_is_not_below_the_mean_of_absolute_errors() -> None:
+    """Noise may draw the sum of squares below what the absolute ones allow."""
+    n, absolute, squared = 2500.0, 0.05, 0.001
+    sums = np.array([n, 0.0, n * (2 * absolute - 1), n * (2 * squared - 1), 0.0, -n / 2])
+    found = regression_measures(sums, 50.0**2, bound=90.0, half_range=45.0)
+    mae, rmse = found["mae"], found["rmse"]
+    assert float(mae.values) == pytest.approx(90 * absolute)
+    assert rmse.low < rmse.values < rmse.high
+    assert rmse.values >= mae.values

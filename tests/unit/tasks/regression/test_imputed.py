@@ -256,10 +256,13 @@ def seen_in(plan: Plan, seen: int) -> Results:
 @pytest.mark.parametrize("seen", [0, 300])
 def test_coefficients_are_not_known_if_hardly_a_cell_was_seen(seen: int) -> None:
     """A column that no silo keeps: its values are guesses, and so are those of its coefficient."""
-    results = seen_in(plan_of(target="y", budget=Budget(2.0, 1e-6)), seen)
+    plan = plan_of(target="y", budget=Budget(2.0, 1e-6))
+    results = seen_in(plan, seen)
     assert np.isnan(results["coef"]).all()
     assert np.isinf(results["coef_population_high"]).all()
     assert results["lacking"][0] > 0.9
+    (doubt,) = plan.task.doubts(results, plan.columns)
+    assert "noise hides all" in doubt
 
 
 LAWS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
@@ -285,6 +288,12 @@ def test_no_coefficient_is_known_if_residuals_are_not_normal(law: str) -> None:
     assert np.isnan(results["coef"]).all() == (law != "normal")
     said = plan.task.summary(results, plan.columns, n, "records").reliability
     assert ("Residuals of b are not normal" in said) == (law != "normal")
+    said = str(plan.task.displays(results, plan.columns))
+    assert ("Residuals of b are not normal" in said) == (law != "normal")
+    assert "Noise hides" not in said
+    doubts = list(plan.task.doubts(results, plan.columns))
+    expected = [True] * (law != "normal")
+    assert ["residuals of b are not normal; transform" in doubt for doubt in doubts] == expected
 
 
 def test_a_plan_has_the_number_of_complete_records_from_which_coefficients_are_known() -> None:

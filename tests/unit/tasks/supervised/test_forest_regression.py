@@ -338,6 +338,7 @@ def test_it_is_evaluated_and_shown_with_the_columns_that_tell() -> None:
     target, importance = model.plan_.task.displays(model.result_.results, model.plan_.columns)
     assert [row[0] for row in target.rows] == ["records", "mean"]
     assert importance.estimate.values[0] == model.feature_importances_.max()
+    assert np.isnan(importance.estimate.low).all()
 
 
 def test_it_needs_public_bounds_of_the_target() -> None:
