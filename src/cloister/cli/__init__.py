@@ -189,14 +189,18 @@ class _Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:  # argparse would refer to the help of all commands
-            self._refuse(f"unrecognized arguments: {' '.join(unknown)}", f" {found.invoked}")
+            message = f"unrecognized arguments: {' '.join(unknown)}"
+            # A command of one task has its options, one of any task has --set for them.
+            hint = "; an option of the task is --set NAME=VALUE" if hasattr(found, "set") else ""
+            self._refuse(message, f" {found.invoked}", hint)
         return found
 
     def error(self, message: str) -> NoReturn:
         self._refuse(message)
 
-    def _refuse(self, message: str, invoked: str = "") -> NoReturn:
-        sentence = self._with_suggestion(message)
+    def _refuse(self, message: str, invoked: str = "", hint: str = "") -> NoReturn:
+        suggested = self._with_suggestion(message)
+        sentence = suggested if suggested != message else f"{message}{hint}"
         self.exit(USAGE, f"{self.prog}: {sentence}; see {self.prog}{invoked} --help\n")
 
     def _with_suggestion(self, message: str) -> str:
