@@ -113,6 +113,23 @@ def test_a_person_gets_from_files_to_a_report_at_a_desk(visit: Open, hospitals: 
     desk.check()
 
 
+def test_names_of_columns_stand_on_one_line(visit: Open, tmp_path: Path) -> None:
+    (tmp_path / "lifts.csv").write_text("modernised,entrapment,inspected\nno,yes,2024-01-01\n")
+    (tmp_path / "book.csv").write_text(
+        "name,type,min,max\nmodernised,boolean,,\nentrapment,boolean,,\n"
+        "inspected,date,2024-01-01,2025-12-31\n"
+    )
+    desk = visit("--folder", str(tmp_path))
+    desk.page.set_viewport_size({"width": 1280, "height": 900})
+    desk.go("/columns?file=lifts.csv&meaning=book.csv")
+    lines = """names => names.map(name => {
+        const text = document.createRange();
+        text.selectNodeContents(name);
+        return new Set([...text.getClientRects()].map(line => line.top)).size;
+    })"""
+    assert desk.page.eval_on_selector_all("tr.column th", lines) == [1, 1, 1]
+
+
 def test_the_desk_works_without_scripts(visit: Open, hospitals: Path) -> None:
     desk = visit("--folder", str(hospitals), scripts=False)
     page = desk.page

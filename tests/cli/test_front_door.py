@@ -64,6 +64,16 @@ def test_an_option_of_another_action_is_not_its_own_answer(
     assert "did you mean '--task'" not in said
 
 
+def test_an_option_of_a_task_is_pointed_to_set(capsys: pytest.CaptureFixture[str]) -> None:
+    # `cloister table1` has this option, `jobs submit` runs any task.
+    submit = ["jobs", "submit", "--config", "a", "--schema", "s", "--silos", "a,b"]
+    assert main([*submit, "--nominal-n", "7", "--task", "table1", "--by", "sex"]) == 2
+    said = capsys.readouterr().err
+    assert "unrecognized arguments: --by sex; an option of the task is --set NAME=VALUE" in said
+    assert main([*submit, "--nominal-n", "7", "--epsilom", "1"]) == 2
+    assert "did you mean '--epsilon'?; see" in capsys.readouterr().err
+
+
 def test_a_word_like_no_other_gets_no_guess(capsys: pytest.CaptureFixture[str]) -> None:
     for typed in (["zzzz"], ["check", "a.csv", "--schema", "s.toml", "--strata", "site"]):
         assert main(typed) == 2

@@ -96,6 +96,16 @@ def test_opening_says_what_returning_persons_cost(capsys: Said) -> None:
     assert main(["horizon", "release", "weeks", "3", "week1/north.csv", "week1/south.csv"]) == 6
 
 
+def test_files_that_are_not_named_after_the_silos_are_listed(capsys: Said) -> None:
+    assert open_horizon() == 0
+    for silo in SILOS:
+        Path(f"week1/{silo}.csv").rename(f"week1/{silo}-1.csv")
+    capsys.readouterr()
+    assert release(1, silos=("north-1", "south-1")) == 3
+    said = capsys.readouterr().err
+    assert "named as they are, such as north.csv; got north-1.csv, south-1.csv" in said
+
+
 def test_records_that_are_given_in_two_periods_are_named(capsys: Said) -> None:
     assert open_horizon("--max-periods", "2", "--quiet") == 0
     assert release(1, "--quiet") == 0

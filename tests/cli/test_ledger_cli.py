@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import stat
 from pathlib import Path
@@ -197,6 +198,41 @@ def test_an_older_copy_takes_in_what_its_peers_wrote_for_it(lost: Path, capsys: 
     capsys.readouterr()
     assert main(["budget", "show", "ledger.db"]) == 0
     assert "gone" in capsys.readouterr().out  # its charge is in what is spent
+
+
+def test_recovery_says_what_to_do_when_the_newest_job_was_charged_after_its_statement(
+    lost: Path, capsys: Said
+) -> None:
+    """A statement precedes the rounds of its job, so the head of the last round is newer."""
+    me, peer = KeyFolder(Path("keys")).identity(), Ledger("peer.db")
+    Path("ledger.db").rename("copy.db")
+    Path("ledger.db.head").unlink()
+    shutil.copy("copy.db", "ledger.db")
+    ledger = Ledger("ledger.db")
+    ledger.reserve(dataset="ward", study="s", job="last", events=ROUND)
+    said = ledger.statement("last", "a" * 64, ROUND)
+    peer.remember([SignedStatement.of(said, me)])
+    ledger.commit(job="last", round=0, event=ROUND, frame=b"frame")
+    for book in (ledger, peer):
+        book.dispose()
+    for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+        Path(name).unlink(missing_ok=True)
+    Path("copy.db").rename("ledger.db")
+    asked = ["budget", "statements", "peer.db", "--of", me.fingerprint, "--out", "for-a.json"]
+    assert main(asked) == 0
+    recover = ["budget", "recover", "ledger.db", "--keys", "keys", "--from", "for-a.json"]
+    capsys.readouterr()
+    assert main(recover) == 6
+    message = " ".join(capsys.readouterr().err.split())
+    assert "2 of them added now" in message
+    assert "ledger.db.head' is newer" in message
+    assert "remove that file" in message
+    assert "budget recover" not in message  # it does not ask for itself
+    Path("ledger.db.head").unlink()
+    restored = Ledger("ledger.db")
+    assert {job.job for job in restored.jobs()} == {"kept", "gone", "last"}
+    assert restored.spent("ward") == pytest.approx(epsilon(RepeatedEvent(ROUND, 3), 1e-6))
+    restored.dispose()
 
 
 @pytest.mark.parametrize(

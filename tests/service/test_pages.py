@@ -219,7 +219,7 @@ def test_decisions_refusals_and_failures_are_in_words(
     page = browser("ana").get(f"/jobs/{job}").text
     assert "the policy has changed" in page
     assert coordinator.job(job).reason.split(";")[0] in page
-    assert "Only the silos know what they mean" in page
+    assert "Only silos, analyst and readers know what they mean" in page
     assert "hx-get" not in page, "nothing changes any more"
     for path in ("/", f"/jobs/{job}"):
         assert MEANING["failed"] in browser("ana").get(path).text

@@ -191,16 +191,19 @@ class _Parser(argparse.ArgumentParser):
         if unknown:  # argparse would refer to the help of all commands
             message = f"unrecognized arguments: {' '.join(unknown)}"
             option = unknown[0].lstrip("-").partition("=")[0]
-            # What a task says about an option that another task has.
-            reason = getattr(found, "absent", {}).get(option)
-            self._refuse(message + f"; {reason}" * bool(reason), f" {found.invoked}")
+            # What a task says about an option that another task has. A command of one task has its
+            # options, one of any task has --set for them.
+            of_any = "an option of the task is --set NAME=VALUE" if hasattr(found, "set") else ""
+            hint = getattr(found, "absent", {}).get(option) or of_any
+            self._refuse(message, f" {found.invoked}", f"; {hint}" * bool(hint))
         return found
 
     def error(self, message: str) -> NoReturn:
         self._refuse(message)
 
-    def _refuse(self, message: str, invoked: str = "") -> NoReturn:
-        sentence = self._with_suggestion(message)
+    def _refuse(self, message: str, invoked: str = "", hint: str = "") -> NoReturn:
+        suggested = self._with_suggestion(message)
+        sentence = suggested if suggested != message else f"{message}{hint}"
         self.exit(USAGE, f"{self.prog}: {sentence}; see {self.prog}{invoked} --help\n")
 
     def _with_suggestion(self, message: str) -> str:

@@ -182,15 +182,15 @@ def _files(folder: HorizonFolder, args: argparse.Namespace) -> SiloFiles:
     """Return the file of each silo, with the name of the silo."""
     silos = folder.horizon.plan.silos
     paths = {path.name.partition(".")[0]: path for path in args.files}
+    if len(paths) < len(args.files) or set(paths) - set(silos):
+        raise PlanError(
+            f"files must be one for each of the silos {', '.join(silos)}, named as they are, such "
+            f"as {silos[0]}.csv; got {', '.join(path.name for path in args.files)}."
+        )
     if missing := sorted(set(silos) - set(paths)):
         raise PlanError(
             f"silo {missing[0]!r} has no file, and every release holds its earlier sums; give its "
             "file, without rows if nothing arrived. If it leaves, the horizon ends."
-        )
-    if len(paths) < len(args.files) or set(paths) - set(silos):
-        raise PlanError(
-            f"files must be one for each of the silos {', '.join(silos)}, named as they are; got "
-            f"{', '.join(path.name for path in args.files)}."
         )
     return SiloFiles(paths={silo: paths[silo] for silo in silos}, reading=args.reading)
 

@@ -25,8 +25,8 @@ _RESTORE = (
     "leaves its running jobs, their whole reservations stay charged, and its peers notice that it "
     "is behind. To restore, stop the silo, remove the ledger and its files with the endings -wal "
     "and -shm, and put the copy in its place. A copy that is behind is refused until 'cloister "
-    "budget recover' has added the charges that its peers know. Remove the file with the ending "
-    ".head only if all later charges are permanently lost."
+    "budget recover' has added the charges that its peers know. The file with the ending .head "
+    "guards later charges: remove it only if 'cloister budget recover' asks for that."
 )
 
 

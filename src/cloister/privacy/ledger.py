@@ -704,6 +704,15 @@ class Ledger:
             # A recovered statement that is at least as new as the lost head replaces it.
             if head not in heights and newest >= max(height, 1):
                 self._write_head_file(self._state.head)
+            elif newest and head and head not in heights:
+                # Statements precede the rounds of their job, so the newest job has this, too.
+                raise LedgerError(
+                    f"{self._label} has the jobs of all statements, {len(added)} of them added "
+                    f"now, but the head in {str(self._head_file)!r} is newer. Later entries are "
+                    "rounds of these jobs, which are charged whole, or changes of caps, or jobs "
+                    "that no statement shows; ask all peers for statements. If they have no more, "
+                    "remove that file and set the caps again."
+                )
             self._check_newest(connection)
         return tuple(added)
 

@@ -164,7 +164,8 @@ class UnknownTask:
 
     def describe(self) -> str:
         """Describe the task without its code."""
-        return f"Noisy sums for task {self.name!r}. Only the silos know what they mean."
+        known = "Only silos, analyst and readers know what they mean."
+        return f"Noisy sums for task {self.name!r}. {known}"
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,13 @@ TOY_TASKS: dict[str, Task] = {
 }
 
 
+def test_a_plan_without_its_code_says_who_knows_what_it_asks() -> None:
+    plan = toy_plan()
+    carried = Plan.from_dict(json.loads(plan.canonical_json()), {})
+    # An analyst reads this of a job that it proposed.
+    assert "Only silos, analyst and readers know what they mean." in carried.task.describe()
+
+
 # --- Text and digest ------------------------------------------------------------------------------
 
 
