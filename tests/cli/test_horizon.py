@@ -167,7 +167,7 @@ def test_verify_says_what_follows_from_the_files_and_what_nobody_can_check(capsy
     found = json.loads(capsys.readouterr().out)
     assert "No silo signed" in found["reason"]
     checks = found["checks"]
-    assert checks["released words"] == "of 1 periods, 3 in each"
+    assert checks["released words"] == "of 1 period, 3 in each"
     assert checks["noted by north"] == "the same words of 1 of 1 periods"
     assert checks["charge"].startswith("reserved whole on ")
     assert checks["cost of all periods"].startswith("epsilon 1 at")

@@ -65,17 +65,17 @@ from cloister.tasks.regression.weighing import (
 )
 from cloister.tasks.state import decode_state, encode_state, part_of, prefixed
 
-_MODELS, _BALANCE_SHARE = {"propensity": 0.30, "outcome": 0.24}, 0.03  # of the budget
+_MODELS, _BALANCE_SHARE = {"propensity": 0.25, "outcome": 0.30}, 0.03  # of the budget
 _DIFFERENCE_SHARE = 0.02
 # Of the estimand that is asked for, and of the other one.
-_SIZES, _SCORES, _CHANGES = (0.05, 0.015), (0.255, 0.05), (0.03, 0.01)
+_SIZES, _SCORES, _CHANGES = (0.05, 0.015), (0.245, 0.05), (0.03, 0.01)
 # Largest and usual factor of a residual in a score; of "ate" by the share of the smaller arm.
 _END = {"ate": 1 / LEAST, "ato": 4.0}
 _FAR = {"ate": 2.5, "ato": 2.0}
 _SLOPES = np.array([1.0, 0.5])  # usual largest slope of both, in the largest score and row
 _BALANCED = 0.1  # standardised difference
 _ONE_WAY = 1 / SAME_WAY  # a false model of the outcome leaves the residuals of an end one sign
-_TIGHT = 0.7  # weight of what a cut takes away beside noise: it is stated, but is often less
+_TIGHT = 0.6  # weight of what a cut takes away beside noise: it is stated, but is often less
 # Deviations of noise above which a count of sizes is relied on, of the estimand that is asked for
 # and of the other one. Its counts are noisier: a larger number would hide rare events.
 _SURE = (3.0, 2.0)
@@ -220,7 +220,9 @@ class TreatmentEffect(Gaussian):
         )
         units, multiplier = options.n_units or facts.nominal_n, noise_multiplier_for(facts) or 0.0
         models = task._models
-        needed = max(models[name].fewest(multiplier, _MODELS[name]) for name in _MODELS)
+        # As if both had the smaller share: near the limit, errors are twice the textbook's.
+        share = min(_MODELS.values())
+        needed = max(model.fewest(multiplier, share) for model in models.values())
         if units < needed:
             raise PlanError(
                 f"nominal_n must be at least {needed:,} for {len(task.names)} covariates and "
@@ -439,9 +441,13 @@ class TreatmentEffect(Gaussian):
         numbers = float((placed.spread * is_number) @ placed.spread)
         categories = sum(len(term.levels) > 0 for term in models["propensity"].terms)
         balance = balance_cut(numbers, categories, float((placed.reach * is_number).max()))
+        solutions = [model.solution(known[name]) for name, model in models.items()]
         return replace(
             aim,
-            **{name: model.solution(known[name]).weights for name, model in models.items()},
+            # Errors of both models count as a product, so a propensity may be drawn to its share.
+            # An outcome that is drawn to its centre would leave a bias where weights have an end.
+            propensity=solutions[0].likely,
+            outcome=solutions[1].weights,
             # No outcome of the box is cut in the difference: a small arm is not seen in counts.
             cuts=np.array([*cuts, residual / smaller, balance]),
             lost=np.array(lost),
