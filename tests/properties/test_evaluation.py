@@ -545,8 +545,8 @@ def test_a_report_shows_measures_matrix_curves_and_silos() -> None:
         "Quality of the model",
         "Confusion matrix",
         "Each class",
-        "ROC curve of 1",
-        "Calibration of 1",
+        "ROC curve of true",
+        "Calibration of true",
         "Each silo",
     ]
     assert isinstance(shown[0], Table)
