@@ -19,6 +19,7 @@ from cloister.core.arrays import Flags, Floats, Results
 from cloister.data import read_source
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
+from cloister.protocol.task import BOOLEAN
 from cloister.tasks.regression.families import family_of
 from cloister.tasks.regression.imputed import ImputedRegression
 from cloister.testing import SimulatedNoise
@@ -195,7 +196,7 @@ def textbook(case: Case, cells: Floats) -> tuple[Floats, Floats]:
 
 def released(case: Case, cells: Floats, epsilon: float, seed: int) -> Results:
     schema, n = Schema(dataset="wards", unit="row", columns=case.columns), len(cells)
-    first = {c.name: (c.categories or "0")[0] for c in case.columns[:-1] if c.type != "number"}
+    first = {c.name: (c.categories or BOOLEAN)[0] for c in case.columns[:-1] if c.type != "number"}
     given: dict[str, Any] = {"target": "y", "family": case.family, "reference": first or None}
     budget = Budget(epsilon, 1e-6)
     plan = make_plan(ImputedRegression, schema, ("ward",), budget=budget, nominal_n=n, **given)
