@@ -85,13 +85,13 @@ def expected(plan: Plan) -> tuple[Table, ...]:
             texts = dict.fromkeys(_margin(label, float(v)) for v in np.sort(values, axis=None))
             ends = (next(iter(texts)), next(reversed(texts)))
             others.append((label, " to ".join(dict.fromkeys(ends))))
+    note = getattr(plan.task, "forecast_note", "")
     if others:
-        note = getattr(plan.task, "forecast_note", "")
         title = "Expected error (95 % of the noise)"
         tables.append(Table(title, ("of", "error"), tuple(others), note))
     if (least := least_records(plan)) is not None:
         found = (("complete records, for known coefficients", f"at least {least:,}"),)
-        tables.append(Table("What is known before the run", ("of", "number"), found))
+        tables.append(Table("What is known before the run", ("of", "number"), found, note))
     return tuple(tables)
 
 

@@ -185,7 +185,8 @@ def test_a_model_over_silos_without_the_silo_is_doubted_before_and_after(
     plan = make_plan(
         TASKS["glm"], schema, silos, budget=Budget(1.0, DELTA), nominal_n=9000, **options
     )
-    found = Release(plan, {}, (), plan.events(), "simulated", ())
+    results = {"coef": np.ones(1), "reference": np.zeros(1)}
+    found = Release(plan, results, (), plan.events(), "simulated", ())
     assert (WITHOUT_SITE in plan_warnings(plan, schema)) == doubted
     assert (WITHOUT_SITE in doubts_of(found)) == doubted
 

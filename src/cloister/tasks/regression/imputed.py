@@ -259,6 +259,10 @@ class ImputedRegression(Gaussian):
     name: ClassVar[str] = "imputed-regression"
     has_effects: ClassVar[bool] = True
     error_depends_on: ClassVar[str] = "the spread of the columns, the model and the missing cells"
+    forecast_note: ClassVar[str] = (
+        "No coefficient is known either if an incomplete number is far from a normal law around "
+        "its mean by the other columns. A transformed column, such as a logarithm, may be normal."
+    )
     without_site: ClassVar[str] = (
         "the model has no term for the silo. If silos differ both in a column and in the outcome, "
         "the coefficient of this column includes the difference between silos; add a column of "

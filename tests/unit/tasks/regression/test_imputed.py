@@ -307,6 +307,7 @@ def test_a_plan_has_the_number_of_complete_records_from_which_coefficients_are_k
     assert least_records(plan_of("glm", target="y", covariates=("a",))) is None
     (shown,) = expected(plan)
     assert shown.rows == (("complete records, for known coefficients", f"at least {least:,}"),)
+    assert "normal law" in shown.note
     assert "missing cells" in unknown_error(plan)
 
 
