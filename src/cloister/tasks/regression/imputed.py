@@ -63,7 +63,7 @@ _MOST = 2  # incomplete columns
 _AT = 2.0  # where the characteristic function of residuals is compared with that of the normal law
 _NORMAL_WAVE = exp(-(_AT**2) / 2)  # mean cosine of normal residuals
 _FURTHEST = 1.0  # distance of both, times share of missing cells and root of the number of records
-_SURE = 1.0  # deviations of noise in this distance
+_SURE = 1.5  # deviations of noise and sampling in this distance
 _ENOUGH = 24.0  # deviations of noise in the number of complete records, for intervals that hold
 _FAR = 200.0  # squared distance, beyond which a likelihood no longer falls
 _LEAST_SQUARE, _LEAST_ROOT = 1e-6, 1e-9
@@ -602,8 +602,10 @@ class ImputedRegression(Gaussian):
         imputers = self._imputers(state)
         complete = np.array([one.placed.n for one in imputers])
         waves, stds = (from_grid(state[name], self.frac_bits) for name in ("normality", "stds"))
-        noise_std = np.hypot(stds[1], complete * np.array([one.waves_std for one in imputers]).T)
-        clear = np.maximum(np.abs(waves.reshape(-1, 2).T) - _SURE * noise_std, 0.0)
+        of_models = complete * np.array([one.waves_std for one in imputers]).T
+        # Squared waves of a record have a mean of about one half.
+        error = np.sqrt(stds[1] ** 2 + np.maximum(complete, 0.0) / 2 + of_models**2)
+        clear = np.maximum(np.abs(waves.reshape(-1, 2).T) - _SURE * error, 0.0)
         with np.errstate(all="ignore"):  # a dishonest state has any numbers
             furthest = _FURTHEST * complete / (share * sqrt(max(n, 1.0)))
         return np.asarray(np.hypot(*clear) > furthest)
