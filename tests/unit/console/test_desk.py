@@ -214,6 +214,10 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     policy = report.headers["content-security-policy"]
     assert policy.startswith("sandbox allow-scripts allow-downloads; default-src 'none'")
     assert "Three groups" in report.text
+    assert "The model and the report are in folder <code>auto</code>." in page
+    assert {"model.json", "report.html"} <= {path.name for path in (folder / "auto").iterdir()}
+    assert "The report offers its tables as CSV." in page
+    assert re.search(r'download="result-\d+.csv"', report.text)
     again = desk.get(f"/question?{asked}").text
     assert "epsilon 3 of 3 is spent" in again
     start = desk.get("/").text
