@@ -935,6 +935,8 @@ def _proposed(name: str, given: Any, kind: str) -> dict[str, Any]:
             f"{type(given).__name__}: {given!r}."
         )
     values = tuple(given.tolist() if hasattr(given, "tolist") else given)
+    if kind == "boolean" and values == (0, 1):  # as in bounds of an array
+        return read_bounds("yes-no")
     own = kind if kind in ("number", "integer", "date") else ""
     are_texts = all(isinstance(value, str) for value in values)
     if isinstance(given, tuple) and len(values) == 2 and are_texts and all(map(_is_day, values)):

@@ -188,6 +188,13 @@ def test_two_days_are_bounds_of_dates_where_a_frame_declares_no_type() -> None:
     assert [column.type for column in schema.columns] == ["date", "category"]
 
 
+@pytest.mark.parametrize("pair", [(0, 1), [0, 1], (0.0, 1.0), (False, True)])
+def test_truth_values_with_the_bounds_of_an_array_stay_truth_values(pair: Any) -> None:
+    """An event and a class must not be numbers."""
+    (ill,) = Schema.propose(FRAME[["ill"]], {"ill": pair}).columns
+    assert ill.type == "boolean"
+
+
 def test_a_plan_takes_the_silos_of_a_fit() -> None:
     frames = [pd.DataFrame({"a": np.zeros(n), "b": np.zeros(n)}) for n in (4, 6)]
     model = DPKMeans(2, bounds=(0, 1), **PAID)

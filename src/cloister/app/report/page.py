@@ -62,7 +62,10 @@ _UNSIGNED = (
 _UNCHECKED = (
     "No signature was looked at for this page; 'cloister verify' counts those of the silos."
 )
-_UNCHARGED = "This job was not charged to a ledger: later jobs do not add its cost."
+_UNCHARGED = (
+    "This report shows no ledger: one that was given to the job was charged this cost. Without "
+    "one, later jobs do not add it."
+)
 _CHARGED_THERE = "Each silo charged this job in its own ledger, which this report does not show."
 _LEVELS = tuple(
     (f"{percent:g} %", NormalDist().inv_cdf(0.5 + percent / 200) / INTERVAL_95["gaussian"])

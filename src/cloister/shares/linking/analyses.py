@@ -187,7 +187,8 @@ class Table(Sums):
             tests = {"chi2": independence(sums, s), "trend": trend(sums, s)}
         if fits("odds_ratio", sums.shape):
             # The reference is in the last row and the event in the first column there.
-            estimates["odds_ratio"], tests["odds_ratio"] = odds_ratio(sums[::-1, ::-1], s)
+            ratio, tests["odds_ratio"] = odds_ratio(sums[::-1, ::-1], s)
+            estimates["odds_ratio"] = replace(ratio, null=1.0)  # without a connection
         return self._answered(estimates, tests)
 
 

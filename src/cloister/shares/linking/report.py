@@ -187,6 +187,11 @@ def _sentence(answer: Answer) -> str:
         return f"{head}: {_at(*low)} is the lowest, {_at(*high)} the highest."
     if answer.kind == "table":  # of one or three columns, which have no test
         return f"{head}: {len(cells)} counts."
+    if not cells:
+        return (
+            f"{head}: no {name} are known at this noise. A larger epsilon, narrower bounds or "
+            "fewer analyses reduce it."
+        )
     if not (known := [cell for _, cell in cells if not np.isnan(cell.numbers[1])]):
         return f"{head}: {len(cells)} {name} without intervals."
     distinct = sum(bool(cell.is_distinct) for cell in known)

@@ -33,7 +33,10 @@ def followed(columns: Sequence[PublicColumn], time: str, event: str) -> tuple[in
     if columns[i].levels or columns[i].low < 0:
         raise PlanError(f"time must be a numeric column whose min is at least 0, got {time!r}.")
     if not columns[j].is_boolean:
-        raise PlanError(f"event must be a boolean column, got {event!r}.")
+        raise PlanError(
+            f"event must be a boolean column, got {event!r}; give it the type boolean in the "
+            "schema, which also reads 0 and 1 ('yes-no' in Schema.propose)."
+        )
     return i, j
 
 

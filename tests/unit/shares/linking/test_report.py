@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
 from cloister.core.errors import PlanError
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
 from cloister.shares.linking import (
+    Column,
     Correlation,
     Found,
     KMeans,
@@ -160,6 +163,32 @@ def test_coefficients_without_intervals_have_no_verdict(tmp_path: Path) -> None:
     assert "2 coefficients without intervals" in text
     assert "that of the persons alone has an interval" in text
     assert "differs from 0" not in text
+
+
+def test_an_odds_ratio_without_an_effect_is_1(tmp_path: Path) -> None:
+    """The interval of independent categories holds 1, and never 0."""
+    crm, cards = frames(300, 300, 1.0)
+    crm["group"] = np.where(crm["id"] % 2 == 0, "a", "b")
+    plain = Column(name="group", categories=("a", "b"))
+    own = {"crm": replace(sides(310)[0], columns=(plain,)), "cards": sides(310, 310)[1]}
+    two = (Table(of=("group", "y")),)
+    table = LinkedTable(
+        key="national_id", parts=PARTS, sides=own, analyses=two, epsilon=100.0, keys_per_person=1
+    )
+    run = table.run_here({"crm": crm, "cards": cards})
+    assert not run.answers[0].estimates["odds_ratio"].is_distinct
+    run.report(tmp_path / "odds.md")
+    text = (tmp_path / "odds.md").read_text(encoding="utf-8")
+    assert "1 of 1 estimates do not differ from 0, or 1 of a ratio, beyond sampling" in text
+
+
+def test_numbers_that_are_not_known_say_what_makes_them_known(found: Found) -> None:
+    linear = found.answers[3]
+    one = linear.estimates["coefficients"]
+    unknown = replace(one, values=np.full_like(one.values, np.nan))
+    hidden = replace(linear, estimates={"coefficients": unknown})
+    text = repr(Found(found.size, (hidden,)))
+    assert "Linear of x, group, z: no coefficients are known at this noise. A larger" in text
 
 
 def test_a_constant_is_no_effect(found: Found) -> None:

@@ -91,7 +91,7 @@ def test_the_plan_has_the_ticks_of_the_column_and_times_to_state() -> None:
     ("options", "said"),
     [
         ({"time": "died", "event": "months"}, "time must be a numeric column"),
-        ({"time": "months", "event": "drug"}, "event must be a boolean column"),
+        ({"time": "months", "event": "drug"}, "the type boolean in the schema, which also reads 0"),
         ({**ASKED, "by": "months"}, "by must be a column of categories"),
         ({**ASKED, "by": "died"}, "must be different columns"),
         ({**ASKED, "by": "dose"}, "by must be a column of the schema"),
