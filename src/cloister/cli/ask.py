@@ -280,7 +280,7 @@ def _by_case(
 
 
 def _same(names: Iterable[str]) -> bool:
-    """Return whether any two differ at most by the case of the whole: mW and MW are two units."""
+    """Return True if names differ by the case of all letters only; mW and MW are two units."""
     return all(
         one in {other.lower(), other.upper(), other.capitalize(), other.title()}
         or other in {one.lower(), one.upper(), one.capitalize(), one.title()}
