@@ -141,21 +141,84 @@ def test_settings_that_were_found_are_kept_where_words_are_unknown(
 def test_a_column_with_another_header_is_named_and_can_be_renamed(
     files: list[str], capsys: Any
 ) -> None:
-    lines = Path("clinic.csv").read_text("utf-8-sig").replace("sex,days,dead", "Sex,days,Status", 1)
+    lines = (
+        Path("clinic.csv").read_text("utf-8-sig").replace("sex,days,dead", "S.ex,days,Status", 1)
+    )
     Path("clinic.csv").write_text(lines)
     given = [*files, "--question", "describe", *PAID, "--codebook", "book.csv", "--yes"]
     code, _, error = run(capsys, *given)
     assert code == 3
-    assert "sex: not in clinic.csv (it has 'Sex')" in error
+    assert "sex: not in clinic.csv (it has 'S.ex')" in error
     assert "dead: not in clinic.csv; sex" in error
-    assert '["clinic.csv".columns."sex"] and header = "Sex"' in error
-    renamed = ("dead", "Status"), ("sex", "Sex")
+    assert '["clinic.csv".columns."sex"] and header = "S.ex"' in error
+    renamed = ("dead", "Status"), ("sex", "S.ex")
     Path("known.toml").write_text(
         "".join(f'["clinic.csv".columns.{name}]\nheader = "{own}"\n' for name, own in renamed)
     )
     run(capsys, *given, "--reading", "known.toml")
     found = toml_of(Path("answer/reading.toml").read_text())
     assert found["clinic.csv"]["columns"]["dead"]["header"] == "Status"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("settings", ["", '["clinic.csv".columns.days]\nabsent = ["-1"]\n'])
+def test_headers_in_another_case_are_found_and_told(
+    files: list[str], capsys: Any, first: int, settings: str
+) -> None:
+    lines = Path("clinic.csv").read_text("utf-8-sig").replace("sex,days,dead", "Sex,DAYS,dead", 1)
+    Path("clinic.csv").write_text(lines)
+    words = '["clinic.csv".columns.sex.spellings]\nfemale = ["F"]\nmale = ["M"]\n'
+    Path("known.toml").write_text(words + settings)
+    order = [*files[first:], *files[:first]]
+    given = [*order, "--question", "describe", *PAID, "--codebook", "book.csv", "--yes"]
+    code, text, error = run(capsys, *given, "--reading", "known.toml")
+    assert code == 0, error
+    assert "clinic.csv, column 'days': header = \"DAYS\"" in text
+    found = toml_of(Path("answer/reading.toml").read_text())["clinic.csv"]["columns"]
+    assert (found["sex"]["header"], found["days"]["header"]) == ("Sex", "DAYS")
+    assert found["days"].get("absent", []) == (["-1"] if settings else [])
+    assert {*Schema.load("answer/schema.toml").names} == {"days", "dead", "sex"}
+
+
+@pytest.mark.parametrize(("first", "own"), [("days", "Days,DAYS"), ("daYs", "dAys,x")])
+def test_headers_that_may_be_two_columns_are_not_taken_for_one(
+    files: list[str], capsys: Any, first: str, own: str
+) -> None:
+    """Two of one file may be any; and mW and MW differ by case only."""
+    german = Path("klinik.csv").read_text("latin-1").replace("days", first, 1)
+    Path("klinik.csv").write_text(german)
+    Path("clinic.csv").write_text(f"sex,dead,{own}\nF,no,1,2\n")
+    Path("clinique.csv").write_text(f"sex,dead,{own}\nF,no,1,2\n")
+    given = [*files, "--question", "describe", *PAID, "--codebook", "book.csv", "--yes"]
+    code, _, error = run(capsys, *given)
+    assert code == 3
+    assert f"{first}: not in clinic.csv (it has" in error
+
+
+def test_a_unit_with_another_header_is_named_and_can_be_renamed(
+    files: list[str], capsys: Any
+) -> None:
+    for name, own, encoding in zip(
+        files, ("fall", "Fall.", "FALL"), ("latin-1", "utf-8-sig", "utf-16"), strict=True
+    ):
+        head, *lines = Path(name).read_text(encoding).splitlines()
+        sign = next(sign for sign in ";,\t" if sign in head)
+        numbered = [f"{line}{sign}{place}" for place, line in enumerate(lines)]
+        Path(name).write_text("\n".join([f"{head}{sign}{own}", *numbered]), encoding)
+    words = '["clinic.csv".columns.sex.spellings]\nfemale = ["F"]\nmale = ["M"]\n'
+    given = [*files, "--question", "describe", *PAID, "--codebook", "book.csv", "--yes"]
+    given += ["--unit", "fall", "--columns", "days,dead,sex", "--reading", "known.toml"]
+    Path("known.toml").write_text(words)
+    code, _, error = run(capsys, *given)
+    assert code == 3
+    remedy = '["clinic.csv"]', 'unit_header = "Fall."'
+    assert " and ".join(remedy) in error
+    Path("known.toml").write_text("\n".join([*remedy, words]))
+    code, text, error = run(capsys, *given)
+    assert code == 0, error
+    assert "clinique.csv, column 'fall': header = \"FALL\"" in text
+    found = toml_of(Path("answer/reading.toml").read_text())
+    assert found["clinique.csv"]["unit_header"] == "FALL"
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -130,7 +131,7 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
     """Propose a schema, show the price, and run the question after a confirmation."""
     refuse_results(args.out)
     silos = name_silos(args.files)
-    names = _common_columns(args, out)
+    names, own_headers = _common_columns(args, out)
     question = args.question or _asked(
         f"Question ({', '.join(QUESTIONS)})", "--question", _question
     )
@@ -140,6 +141,13 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
     args.columns = columns_used(task, options, schema)
     # How a file is written may be given; what else is needed, the reader's report proposes.
     started = schemas_of(schema, silos.values(), args.reading, wider=True)
+    for path, known in started.items():
+        cased = own_headers[path.name]
+        columns = {name: {"header": cased[name]} for name in schema.names if name in cased}
+        unit = {"unit_header": cased[args.unit]} if args.unit in cased else {}
+        started[path] = known.written_as(columns=columns, **unit)
+        for name in [*columns, *([args.unit] if unit else [])]:
+            out.say(f"{path.name}, column {name!r}: header = {_quoted(cased[name])}")
     reading: dict[str, Schema] = {}
     reports = []
     for path in silos.values():
@@ -190,13 +198,24 @@ def run(args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
 # Columns ------------------------------------------------------------------------------------------
 
 
-def _common_columns(args: argparse.Namespace, out: Output) -> tuple[str, ...]:
+def _common_columns(
+    args: argparse.Namespace, out: Output
+) -> tuple[tuple[str, ...], dict[str, dict[str, str]]]:
     """Return the columns of all files, in the order of the first; tell a person of the others.
 
-    Only those of ``--columns`` and ``--unit`` count, if they are given.
+    Only those of ``--columns`` and ``--unit`` count, if they are given. The second value holds, by
+    file and column, the headers that differ from the name of the column by case only.
     """
     settings = read_settings(args.reading)
-    headers = {path.name: _renamed(header(path), settings.get(path.name)) for path in args.files}
+    known = [*read_codebook(args.codebook)] if args.codebook else []
+    headers = {
+        path.name: _renamed(header(path), settings.get(path.name), args.unit) for path in args.files
+    }
+    renamed = [name for file in headers for name in _columns_in(settings.get(file))]
+    cased = _by_case(headers, [*renamed, *(args.columns or ()), args.unit or "", *known])
+    for file, own_names in cased.items():
+        names_of = {own: name for name, own in own_names.items()}
+        headers[file] = tuple(names_of.get(name, name) for name in headers[file])
     every = dict.fromkeys(name for names in headers.values() for name in names if name)
     if args.columns:
         chosen = {*args.columns, args.unit}
@@ -218,11 +237,10 @@ def _common_columns(args: argparse.Namespace, out: Output) -> tuple[str, ...]:
         sentences[name] = f"{name}: not in {', '.join(shown)}"
         for file, found in own.items():
             if found and "=" not in remedy:
-                remedy += (
-                    f", in two lines: [{_quoted(file)}.columns.{_quoted(name)}] and "
-                    f"header = {_quoted(found[0])}"
-                )
-    known = [*read_codebook(args.codebook)] if args.codebook else []
+                remedy += f", in two lines: [{_quoted(file)}.columns.{_quoted(name)}] and header"
+                if name == args.unit:
+                    remedy = f"set in --reading, in two lines: [{_quoted(file)}] and unit_header"
+                remedy += f" = {_quoted(found[0])}"
     wanted = [text for name, text in sentences.items() if similar_columns([name], known)]
     if args.columns and sentences:
         raise PlanError(f"{'; '.join(sentences.values())}; omit it from --columns, or {remedy}.")
@@ -234,21 +252,62 @@ def _common_columns(args: argparse.Namespace, out: Output) -> tuple[str, ...]:
         raise PlanError(f"the files have no column in common; {remedy}.")
     if "=" in remedy:
         out.warn(f"to use a column under another name, {remedy}.")
-    return common
+    return common, cased
+
+
+def _by_case(
+    headers: Mapping[str, Sequence[str]], known: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Return the headers of each file, by name, that differ from the name by case only.
+
+    The name is one of `known`, else that in the first file. Each file must have one such header.
+    """
+    spelled: dict[str, dict[str, list[str]]] = {file: {} for file in headers}
+    for file, names in headers.items():
+        for name in names:
+            spelled[file].setdefault(name.casefold(), []).append(name)
+    wanted = {name.casefold(): name for name in reversed(known)}
+    cased: dict[str, dict[str, str]] = {file: {} for file in headers}
+    for lower, (first, *_) in next(iter(spelled.values())).items():
+        found = {file: names.get(lower, []) for file, names in spelled.items()}
+        name = wanted.get(lower, first)
+        spellings = {name, *chain(*found.values())}
+        if any(len(names) != 1 for names in found.values()) or not _same(spellings):
+            continue
+        for file, (own,) in found.items():
+            cased[file] |= {name: own} if own != name else {}
+    return cased
+
+
+def _same(names: Iterable[str]) -> bool:
+    """Return True if names differ by the case of all letters only; mW and MW are two units."""
+    return all(
+        one in {other.lower(), other.upper(), other.capitalize(), other.title()}
+        or other in {one.lower(), one.upper(), one.capitalize(), one.title()}
+        for one, other in combinations(names, 2)
+    )
 
 
 def _quoted(name: str) -> str:
     return json.dumps(name, ensure_ascii=False, allow_nan=False)
 
 
-def _renamed(names: Iterable[str], settings: Any) -> tuple[str, ...]:
+def _renamed(names: Iterable[str], settings: Any, unit: str | None) -> tuple[str, ...]:
     """Return the names of a file's columns in the schema, by its reading settings."""
-    own = settings if isinstance(settings, Mapping) else {}
-    columns = own.get("columns", {})
     others = {
-        keys.get("header"): name for name, keys in columns.items() if isinstance(keys, Mapping)
+        keys.get("header"): name
+        for name, keys in _columns_in(settings).items()
+        if isinstance(keys, Mapping)
     }
+    if unit and isinstance(settings, Mapping) and "unit_header" in settings:
+        others[str(settings["unit_header"])] = unit
     return tuple(others.get(name, name) for name in names)
+
+
+def _columns_in(settings: Any) -> Mapping[str, Any]:
+    """Return the settings of columns in the reading settings of a file; empty if malformed."""
+    columns = settings.get("columns", {}) if isinstance(settings, Mapping) else {}
+    return columns if isinstance(columns, Mapping) else {}
 
 
 def _confirmed(

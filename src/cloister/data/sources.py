@@ -212,17 +212,19 @@ def find_columns(
         listed = ", ".join(repr(name) for name in absent[:5]) + (", ..." if absent[5:] else "")
         found = similar_columns(absent, available)
         has = f" (it has {', '.join(repr(name) for name in found[:5])})" if found else ""
+        of_unit = unit is not None and absent == [_composed(unit)]
+        key, place = ("unit_header", "") if of_unit else ("header", " of the column")
         setting = (
-            f"header = {json.dumps(found[0], ensure_ascii=False, allow_nan=False)}"
+            f"{key} = {json.dumps(found[0], ensure_ascii=False, allow_nan=False)}"
             if found
-            else "'header'"
+            else f"'{key}'"
         )
         # A frame of fewer columns is usual in Python, and no header needs correction then.
-        others = len(needed) > len(absent)
+        others = len(needed) > len(absent) and not of_unit
         part = " For the other columns alone, use schema.select([...]) or --columns." * others
         raise AbsentColumns(
             f"{label} has no column {listed}{has}; correct the header (of a text, its first "
-            f"line), the delimiter or the schema, or set {setting} of the column in the schema or "
+            f"line), the delimiter or the schema, or set {setting}{place} in the schema or "
             f"the reading settings.{part}"
         )
     if repeated := [name for name in wanted if times[name] > 1]:

@@ -51,6 +51,17 @@ def test_a_lacking_column_names_the_similar_header_and_its_setting(
     assert read_source(path, own).report.used == 1
 
 
+def test_a_lacking_unit_names_the_similar_header_and_its_setting(tmp_path: Path) -> None:
+    (path := tmp_path / "b.csv").write_text("PID,age,sex\n1,2,male\n", "utf-8")
+    with pytest.raises(DataError, match=r"no column 'pid' \(it has") as caught:
+        read_source(path, AGREED)
+    setting = re.search(
+        r'set (unit_header = ".*") in the schema or the reading settings\.$', str(caught.value)
+    )
+    assert setting
+    assert read_source(path, AGREED.written_as(**tomllib.loads(setting[1]))).report.used == 1
+
+
 def test_a_column_in_one_unit_is_no_spelling_of_one_in_another() -> None:
     assert similar_columns(["weight"], ["Weight (kg)", "weight (net) (lb)"]) == ["Weight (kg)"]
     assert not similar_columns(["weight (kg)"], ["weight (lb)", "weight"])
