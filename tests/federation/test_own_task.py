@@ -103,7 +103,7 @@ def test_one_file_runs_from_a_desk_to_a_federation(
         job = json.loads(capsys.readouterr().out)["job"]
         done = federated.wait_job(job)
         assert done["state"] == "done", done
-        assert "Only the silos know" in done["describe"]
+        assert "Only silos, analyst and readers know" in done["describe"]
         federated.wait_results(job)
         config, report = str(federated.config("east")), tmp_path / "report.html"
         assert main(["jobs", "result", job, "--config", config, "--report", str(report)]) == 0

@@ -453,7 +453,7 @@ def test_the_files_of_a_silo_show_the_charge_and_no_more_periods_than_were_sent(
             with pytest.raises(PlanError, match="agents release the periods of a job"):
                 folder.release(2, lambda admits: {}, ledger)
         assert found.outcome == outcome
-    assert found.reason == "the ledger has sent 1 periods, and more are released."
+    assert found.reason == "the ledger has sent 1 period, and more are released."
 
 
 def test_released_periods_are_verified_by_the_signatures_of_all_silos(world: World) -> None:

@@ -116,7 +116,7 @@ def test_an_analyst_proposes_sees_and_cancels(client: Client) -> None:
     shown = client("ana").get(f"/v1/jobs/{job}").json()
     assert shown["state"] == "proposed"
     assert shown["plan"] == json.loads(json.dumps(document["plan"]))
-    assert "Only the silos know" in shown["describe"]
+    assert "Only silos, analyst and readers know" in shown["describe"]
     assert shown["waiting_for"].startswith("decisions of a, b, c")
     assert client("ana").post(f"/v1/jobs/{job}/cancel").json()["state"] == "cancelled"
     assert "ended already: it is cancelled" in error(

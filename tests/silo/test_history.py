@@ -33,7 +33,7 @@ def test_each_step_is_the_total_cost_with_its_job() -> None:
     history = history_of(jobs, limits, NOW)
     assert history is not None
     assert [step.job for step in history.steps] == [job.job for job in jobs]
-    assert [step.state for step in history.steps] == ["charged", *["reserved, 0 rounds sent"] * 2]
+    assert [step.state for step in history.steps] == ["charged", *["reserved, no rounds sent"] * 2]
     for i, step in enumerate(history.steps):
         expected = limits.epsilon(total(job.cost for job in jobs[: i + 1]))
         assert step.spent == f"{expected:.4g}"

@@ -442,8 +442,10 @@ def roc_curve(scores: ScoreHistogram) -> tuple[Floats, Estimate]:
     false_rate = _tail_shares(scores.others, scores.cov_others)
     true_rate = _tail_shares(scores.members, scores.cov_members)
     rising = np.fmax.accumulate(true_rate.values)  # noise can make a rate fall
-    # A rate that was raised may be above the interval of its own counts.
-    true_rate = replace(true_rate, values=rising).joined(around(rising, 0.0))
+    # A rate that was raised may be above the interval of its own counts. One without records has
+    # no value.
+    raised = around(np.where(np.isnan(rising), true_rate.low, rising), 0.0)
+    true_rate = replace(true_rate, values=rising).joined(raised)
     return np.fmax.accumulate(false_rate.values), true_rate
 
 
