@@ -894,6 +894,7 @@ def test_strata_of_cox_approximate_name_the_task_that_has_them(capsys: Said) -> 
     with pytest.raises(PlanError, match="no option 'strata', but task cox"):
         task_options(TASKS["cox-approximate"], ["strata=place"])
     with pytest.raises(TypeError, match="has no parameter 'strata': task cox"):
+        # The option is not there, which the types know, too.
         DPCoxApproximate(epsilon=1.0, strata="place")  # type: ignore[call-arg]
     words = "cox-approximate a.csv --schema s.toml --time t --event e --nominal-events 9"
     assert main([*words.split(), "--strata", "place", "--epsilon", "1", "--out", "o"]) == 2

@@ -88,4 +88,5 @@ def title_of(kind: str, names: Sequence[str]) -> str:
 
 
 def _plain(values: Floats) -> Any:
-    return np.where(np.isfinite(values), values, None).tolist()  # type: ignore[call-overload]  # None
+    # NumPy's types have no None, which stands for an unknown number in JSON.
+    return np.where(np.isfinite(values), values, None).tolist()  # type: ignore[call-overload]
