@@ -71,7 +71,10 @@ def test_an_option_of_a_task_is_pointed_to_set(capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().err
     assert "unrecognized arguments: --by sex; an option of the task is --set NAME=VALUE" in said
     assert main([*submit, "--nominal-n", "7", "--epsilom", "1"]) == 2
-    assert "did you mean '--epsilon'?; see" in capsys.readouterr().err
+    assert "did you mean '--epsilon'?; an option of the task" in capsys.readouterr().err
+    # An option of the task can resemble one of the command.
+    assert main([*submit, "--nominal-n", "7", "--tables", "age*sex"]) == 2
+    assert "an option of the task is --set NAME=VALUE" in capsys.readouterr().err
 
 
 def test_a_word_like_no_other_gets_no_guess(capsys: pytest.CaptureFixture[str]) -> None:

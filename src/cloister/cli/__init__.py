@@ -194,16 +194,15 @@ class _Parser(argparse.ArgumentParser):
             # What a task says about an option that another task has. A command of one task has its
             # options, one of any task has --set for them.
             of_any = "an option of the task is --set NAME=VALUE" if hasattr(found, "set") else ""
-            hint = getattr(found, "absent", {}).get(option) or of_any
-            self._refuse(message, f" {found.invoked}", f"; {hint}" * bool(hint))
+            hint = getattr(found, "absent", {}).get(option)
+            known = f"{message}; {hint}" if hint else self._with_suggestion(message)
+            self._refuse(f"{known}; {of_any}" if of_any and not hint else known, f" {found.invoked}")
         return found
 
     def error(self, message: str) -> NoReturn:
-        self._refuse(message)
+        self._refuse(self._with_suggestion(message))
 
-    def _refuse(self, message: str, invoked: str = "", hint: str = "") -> NoReturn:
-        suggested = self._with_suggestion(message)
-        sentence = suggested if suggested != message else f"{message}{hint}"
+    def _refuse(self, sentence: str, invoked: str = "") -> NoReturn:
         self.exit(USAGE, f"{self.prog}: {sentence}; see {self.prog}{invoked} --help\n")
 
     def _with_suggestion(self, message: str) -> str:

@@ -200,8 +200,10 @@ class _Cloud:
         -------
         ndarray of shape (n_clusters * n_features, n_clusters * n_features)
         """
-        first, second, least, more = self._two_nearest
         k, d = self.fixed.shape
+        if k == 1:  # no second centre, so no border
+            return np.zeros((d, d))
+        first, second, least, more = self._two_nearest
         apart = self.distances[first, second] * ONE
         # Two equal centres have no border between them.
         depth = (more - least) / (2 * np.maximum(apart, 1))

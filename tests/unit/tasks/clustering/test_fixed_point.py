@@ -233,3 +233,9 @@ def test_points_of_one_place_stay_there() -> None:
     )
     assert np.isfinite(found.half_width).all()
     assert not found.verdict.any()
+
+
+def test_one_centre_has_no_border() -> None:
+    with np.errstate(all="raise"):
+        derivative = cloud_of(blobs([[0.0, 0.0]], 0.1)[:500], np.zeros((1, 2))).derivative()
+    assert np.array_equal(derivative, np.zeros((2, 2)))
