@@ -417,9 +417,9 @@ def reliability(results: Results) -> str:
         return f"No cluster of {k} is determined: another release may find other clusters."
     only = ""
     if len(numbers) == 1:
-        only = f" Only the centre of cluster {_listed(numbers)} holds."
+        only = f" The centre of cluster {_listed(numbers)} is known, its border a convention."
     elif len(numbers):
-        only = f" Only the centres of clusters {_listed(numbers)} hold."
+        only = f" Centres of clusters {_listed(numbers)} are known, their borders a convention."
     if not n:
         return f"No group is set apart: the table cuts a cloud.{only}"
     return (

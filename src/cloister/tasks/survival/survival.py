@@ -351,8 +351,11 @@ class Survival(Gaussian):
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
     ) -> Summary:
         """Summarise shares at one time, medians, and the test."""
-        time, event, i = columns[self.time], columns[self.event], (len(self.at) - 1) // 2
+        time, event, middle = columns[self.time], columns[self.event], (len(self.at) - 1) // 2
         shares, medians = (Estimate.of(results, name) for name in ("stated_survival", "median"))
+        # Beyond the follow-up of a group nothing is known.
+        known = np.isfinite(shares.values[:, : middle + 1]).all(axis=0)
+        i = int(np.flatnonzero(known)[-1]) if known.any() else middle
         names = [f"{name} " if len(self.groups) > 1 else "" for name in self._named(columns)]
         parts = listing([name, _or_unknown(shares[g, i])] for g, name in enumerate(names))
         halves = listing([name, medians[g]] for g, name in enumerate(names))
