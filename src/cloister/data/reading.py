@@ -57,6 +57,8 @@ _DATES = (  # patterns of dates, and their formats unless day and month are ambi
     (r"\d{1,2}([/-])\d{1,2}\1\d{4}", ""),
     (r"\d{1,2}([/-])\d{1,2}\1\d{2}", ""),
 )
+_ISO_DAY = r"\s*\d{4}-\d{2}-\d{2}(\D.*)?"
+_ARE_DATES = 'they look like dates; set type = "date", with days as bounds, such as 2020-01-31'
 _SERIAL = r"[2-6]\d{4}(\.\d+)?"  # days since 1899-12-30 in a spreadsheet, 1954 to 2091
 _SIGN = "[+\\-\u2212\u2013]?"  # two of them only look like a minus sign
 _NUMBERS = {
@@ -702,10 +704,12 @@ def _as_dates(column: Column, _: Schema, words: Counter[str]) -> Finding | None:
         return "the bounds allow two centuries; write years with four digits", None
     if column.type == "date" and _most(words, _SERIAL):
         return "they may be day numbers of a spreadsheet; save them as dates", None
+    if column.type != "date" and _most(words, _ISO_DAY):
+        return _ARE_DATES, None
     for pattern, form in _DATES:
         if _most(words, rf"\s*{pattern}(\s.*)?"):
             if column.type != "date":
-                return 'they look like dates; set type = "date"', None
+                return _ARE_DATES, None
             form = form or _day_or_month_first(words)
             times = (end for time, end in _TIMES if _most(words, rf"\s*{pattern}\s+{time}\s*"))
             remedy = Remedy("format", form + next(times, "") if form else None, column.name)

@@ -146,8 +146,9 @@ class Column(_Contract):
         for bound in ("min", "max") if known else ():
             value = values[bound] = _as_bound(values.get(bound), kind)
             if value is None or isinstance(value, str):
+                kind = "day such as 2020-01-31" if kind == "date" else "number"
                 raise ValueError(
-                    f"{bound} must be a public number, got {value!r}; use the bound from a "
+                    f"{bound} must be a public {kind}, got {value!r}; use the bound from a "
                     "codebook, a guideline or physics, because a bound read from the records "
                     f"discloses one of them{choosing('bounds')}."
                 )

@@ -206,6 +206,7 @@ def test_a_workbook_is_read_as_its_first_sheet() -> None:
         (["(2.60)", "(1)"], "brackets may mean negative numbers"),
         (["\u22124.16", "\u20131.1"], "minus sign is another sign"),
         (["\u22124,16", "1,67"], "decimal comma"),
+        (["2021-03-04", "2022-03-04T10:00"], "with days as bounds"),
     ],
 )
 def test_the_likely_cause_is_said_in_words(cells: list[str], says: str) -> None:
@@ -275,7 +276,7 @@ def test_marks_that_cannot_be_are_refused(changes: dict[str, Any], says: str) ->
             {"type": "boolean", "spellings": {"true": ["ja"], "false": ["ja"]}},
             "belong to one category",
         ),
-        ({"type": "date", "min": "1.1.1900"}, "min must be a public number"),
+        ({"type": "date", "min": "1.1.1900"}, "min must be a public day such as 2020-01-31"),
     ],
 )
 def test_columns_that_cannot_be_are_refused(column: dict[str, Any], says: str) -> None:
