@@ -11,6 +11,8 @@ from __future__ import annotations
 import codecs
 import io
 import re
+import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +28,7 @@ from cloister.data.dialect import Dialect, Recoded
 
 BLOCK_BYTES = 1 << 22  # of a text table; also the length of the longest line
 _MOST_HEADER_BYTES = 1 << 28
+_MOST_SECONDS = 1.0  # to wait for Arrow's thread, which takes a few milliseconds
 _MOST_LINES = 10_000  # of one record, if cells may contain line ends
 _DELIMITERS = ",;\t|:~^ "
 # Words for no number in a column of numbers; Arrow compares them exactly, so all cases are listed.
@@ -223,6 +226,7 @@ class TextTable:
         number = pa.float64() if mode.numbers else pa.binary()
         order = [str(position) for position in self.positions]
         types = [number if is_number else pa.binary() for is_number in self.numbers]
+        freed = tuple(map(_freed, (lines, skip)))
         reader = pacsv.open_csv(
             pa.PythonFile(lines, "r"),
             read_options=pacsv.ReadOptions(
@@ -244,10 +248,21 @@ class TextTable:
         try:
             yield from reader
         finally:
-            # A thread of Arrow reads ahead; Python aborts if it ends while that thread calls it.
+            # A thread of Arrow reads ahead. Python aborts if it ends while that thread calls it or
+            # frees what it called.
             lines.end()
             with suppress(pa.ArrowInvalid):
                 deque(reader, maxlen=0)
+            del reader, lines, skip
+            for event in freed:
+                event.wait(_MOST_SECONDS)
+
+
+def _freed(target: object) -> threading.Event:
+    """Return an event that is set when nothing refers to `target`."""
+    event = threading.Event()
+    weakref.finalize(target, event.set).atexit = False
+    return event
 
 
 def _in_utf8(cells: Any) -> Any:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -379,3 +382,24 @@ def test_a_table_that_is_left_early_is_not_read_on_by_other_threads(tmp_path: Pa
         next(batches)
         batches.close()
     assert blocks[-1] == b""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork repeats the end of Python quickly")
+def test_python_ends_well_right_after_a_file_is_read(tmp_path: Path) -> None:
+    """A thread of Arrow that still freed the file aborted a third of these processes."""
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n" + "1,2\n" * 200)
+    code = (
+        "import os, sys, pyarrow.csv, pyarrow.compute\n"
+        "from cloister.data import read_floats\n"
+        "ends = []\n"
+        "for _ in range(25):\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        f"        read_floats({str(path)!r}, ['a', 'b'])\n"
+        "        sys.exit(0)\n"
+        "    ends.append(os.waitpid(child, 0)[1])\n"
+        "print(ends)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout.strip() == str([0] * 25), found.stderr
