@@ -510,10 +510,10 @@ class Tabulate(Gaussian):
         first = " of the first table" if len(self.tables) > 1 else ""
         # A sentence on all numbers counts those of every table, and means.
         shares = [Estimate.of(results, f"table_{i + 1}.shares") for i in range(len(self.tables))]
-        means = [Estimate.of(results, "means")] if self.means else []
+        of_means = [Estimate.of(results, "means")] if self.means else []
         return Summary(
             result=(f"The largest cell{first} is ", f"{named}, a share of ", cells[top], "."),
-            reliability=precision([*shares, *means]),
+            reliability=precision([*shares, *of_means]),
         )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
