@@ -315,6 +315,25 @@ def test_only_the_chosen_columns_are_used(files: list[str], capsys: Any) -> None
 
 
 @pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("days,number,0,2000,,yes", "'days': missing must be 'drop', 'keep', "),
+        ("days,whole,0,2000,,", "'days': type must be 'number', "),
+        ("days,number,2000,0,,", "'days': min must be below max"),
+    ],
+)
+def test_a_row_of_a_codebook_that_is_wrong_is_named(
+    files: list[str], capsys: Any, row: str, said: str
+) -> None:
+    """The column was left out without a word."""
+    header = "name,type,min,max,categories,missing"
+    Path("book.csv").write_text(f"{header}\n{row}\nsex,category,,,female|male,\n")
+    _, _, error = run(capsys, *files, "--question", "describe", "--codebook", "book.csv")
+    assert f"left out: column {said}" in error
+    assert "left out: column 'sex'" not in error
+
+
+@pytest.mark.parametrize(
     ("columns", "said"),
     [
         ("sex,height", "columns cannot name 'height'; the files have days, dead, sex."),

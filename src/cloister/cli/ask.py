@@ -325,6 +325,11 @@ def _confirmed(
         known = read_codebook(args.codebook)
         entries |= {name: {**known[name], "name": name} for name in names if name in known}
     _add_bounds(entries, args.bounds, names)
+    for name in [name for name in names if args.codebook and name in known and name != args.unit]:
+        try:
+            _column(name, entries[name], is_given=True)
+        except PlanError as error:
+            out.warn(f"left out: {error}")
     is_open = True
     while is_open:
         columns = {name: column for name in names if (column := _column(name, entries.get(name)))}

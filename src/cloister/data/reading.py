@@ -131,10 +131,11 @@ class ColumnReading:
             "; only imputed-regression, in Python DPGeneralizedLinearRegressor(missing='impute'), "
             "completes them"
         )
+        keep = " ('keep' for imputed-regression)" * (absent and not self.keeps_missing)
         return (
             f"Column {self.name!r}: {cells}{rows}{kept if self.keeps_missing else ''}; leave out "
-            "the column, or these rows if it is the target, or give it another rule 'missing' or "
-            "'out_of_range' in a schema."
+            "the column, or these rows if it is the target, or give it another rule "
+            f"'missing'{keep} or 'out_of_range' in a schema or codebook."
         )
 
     @property

@@ -891,7 +891,9 @@ def read_codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     except csv.Error as error:
         raise PlanError(f"codebook {name!r} cannot be read: {error}.") from None
     if "name" not in fields:
-        raise PlanError(f"codebook {name!r} needs a header with name,type,min,max,measure.")
+        raise PlanError(
+            f"codebook {name!r} needs a header with name,type,min,max,categories,missing,measure."
+        )
     known = set(Column.model_fields)
     entries: dict[str, dict[str, Any]] = {}
     for row in rows:

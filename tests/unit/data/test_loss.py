@@ -364,6 +364,14 @@ def test_the_owner_hears_of_many_cells_that_are_filled_in() -> None:
     assert "are kept; the task completes them" in sentence
 
 
+def test_a_missing_cell_names_the_rule_of_the_task_that_completes_it() -> None:
+    lacking = pd.DataFrame({"age": [None] * 8 + [1.0] * 92})
+    said = "another rule 'missing' ('keep' for imputed-regression) or"
+    assert any(said in sentence for sentence in check_file(lacking, schema(AGE)).sentences())
+    kept = check_file(lacking, schema({**AGE, "missing": "keep"})).for_task()
+    assert any("another rule 'missing' or" in sentence for sentence in kept.sentences())
+
+
 def test_only_a_task_that_completes_cells_keeps_their_rows(tmp_path: Path) -> None:
     kept = [{**AGE, "missing": "keep"}, {**AGE, "name": "lab", "missing": "keep"}, SEX]
     two = Schema(dataset="x", unit="row", columns=kept)

@@ -536,8 +536,10 @@ class TreatmentEffect(Gaussian):
                 strict=True,
             )
         )
+        # The mark goes with every number of its row when they are exported.
+        mark = "balanced after weighting"
         rows = tuple(
-            (name, *map(_or_text, pair), "balanced" if _farthest(pair[1]) < _BALANCED else "")
+            (name, *map(_or_text, pair), mark if _farthest(pair[1]) < _BALANCED else "")
             for name, pair in zip(self.names, pairs, strict=True)
         )
         unknown = any(NOT_KNOWN in row for row in rows)

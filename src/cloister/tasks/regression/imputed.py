@@ -300,8 +300,13 @@ class ImputedRegression(Gaussian):
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Design both stages; raise PlanError if noise would hide a model."""
         columns = facts.columns
-        if facts.unit != "row":
-            raise PlanError("unit must be 'row' to impute missing cells; use task 'glm'.")
+        # A person with at most one row is bounded as a row.
+        is_row = facts.group_size == 1 and facts.unit not in ("silo", *facts.names)
+        if facts.unit != "row" and not is_row:
+            raise PlanError(
+                "imputed-regression needs one record of each unit; join the records of a unit, or "
+                "declare max_rows = 1 in the schema."
+            )
         target = position(columns, options.target)
         names = options.covariates or [c.name for c in columns if c.name != options.target]
         used = [position(columns, name, "covariates") for name in names]

@@ -461,10 +461,12 @@ class Survival(Gaussian):
             for g, name in enumerate(self._named(columns))
             for i, at in enumerate(self.at)
         )
+        # A record at the max of the schema may have been cut to it.
+        at_max = f", or to {self.high:g}" if self.at[-1] == self.high else ""
         headings = (
             "group",
             time,
-            "followed beyond",
+            f"followed beyond{at_max}",
             f"share without {event}",
             f"mean {time} without it until then",
         )

@@ -507,9 +507,13 @@ class Tabulate(Gaussian):
         named = ", ".join(
             f"{columns[j]} {self.labels[j][k]}" for j, k in zip(self.tables[0], top, strict=True)
         )
+        first = " of the first table" if len(self.tables) > 1 else ""
+        # A sentence on all numbers counts those of every table, and means.
+        shares = [Estimate.of(results, f"table_{i + 1}.shares") for i in range(len(self.tables))]
+        of_means = [Estimate.of(results, "means")] if self.means else []
         return Summary(
-            result=("The largest cell is ", f"{named}, a share of ", cells[top], "."),
-            reliability=precision([cells]),
+            result=(f"The largest cell{first} is ", f"{named}, a share of ", cells[top], "."),
+            reliability=precision([*shares, *of_means]),
         )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:

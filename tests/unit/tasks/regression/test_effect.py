@@ -261,7 +261,8 @@ def test_the_estimator_shows_effect_and_balance(estimand: str, tmp_path: Path) -
     assert list(model.names_) == ["a", "work=desk", "work=field", "work=none"]
     assert abs(model.smd_before_.values[0]) > 0.5 > 10 * abs(model.smd_after_.values[0])
     _, _, balance, picture = model.displays()
-    assert balance.rows[0][-1] == "balanced"
+    # An export has the mark in both rows of a covariate, also in that of the difference before.
+    assert balance.rows[0][-1] == "balanced after weighting"
     assert picture.marks == (-0.1, 0.1)
     assert set(model.to_frame().index.get_level_values("table")) == {
         *("Effect of t=true on y", "Arms", "Balance")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from cloister.app.forecast import expected, least_records, unknown_error
@@ -138,13 +139,29 @@ def test_one_row_of_cells_changes_a_sum_by_its_bound_at_most() -> None:
             {},
             "of numbers or of two categories, got \\['b', 'c'\\]",
         ),
-        (schema("keep", unit="person", max_rows=2), {}, "unit must be 'row'"),
+        (schema("keep", unit="person", max_rows=2), {}, "one record of each unit.*max_rows = 1"),
+        (
+            schema("keep", unit="person", max_rows=1, max_silos_per_person=2),
+            {},
+            "one record of each unit",
+        ),
+        (schema("keep", unit="silo"), {}, "one record of each unit"),
         (schema(), {"nominal_n": 300, "budget": Budget(1.0, 1e-6)}, "noise would hide the model"),
     ],
 )
 def test_what_cannot_be_completed_is_refused(by: Schema, options: Any, says: str) -> None:
     with pytest.raises(PlanError, match=says):
         plan_of(by=by, target="y", **options)
+
+
+def test_a_person_with_one_row_is_as_a_row() -> None:
+    """A data set whose ledger counts persons could not be completed at all."""
+    persons = schema("keep", unit="person", max_rows=1)
+    frame = pd.DataFrame(table(), columns=["a", "b", "y"]).assign(person=range(N))
+    repeated = pd.concat([frame, frame.assign(y=9)])  # second rows do not count
+    found = released(plan_of(by=persons, target="y"), repeated, persons)
+    rows = released(plan_of(target="y"), table())
+    np.testing.assert_array_equal(found["coef"], rows["coef"])
 
 
 def test_a_plan_says_which_records_count() -> None:

@@ -126,9 +126,13 @@ def test_the_report_says_that_an_event_at_the_largest_time_does_not_count() -> N
     said = "The event of a record at 60 months, the max of the schema, does not count"
     for options, noted in ((BY, True), ({**BY, "tau": 48.0}, False)):
         found = ran(trial(), **options, epsilon=1e9)
-        group_table = planned(**options).displays(found.results, tuple(SCHEMA.names))[0]
+        shown = planned(**options).displays(found.results, tuple(SCHEMA.names))
+        group_table, stated = shown[0], next(d for d in shown if d.title.startswith("Shares at"))
         assert isinstance(group_table, Table)
         assert (said in group_table.note) == noted
+        assert isinstance(stated, Table)
+        # "Followed beyond" the end of a study had an interval above 0, and nobody was.
+        assert ("followed beyond, or to 60" in stated.headings) == noted
 
 
 def test_times_below_zero_are_refused() -> None:

@@ -219,6 +219,17 @@ def test_a_report_leaves_out_small_counts_and_says_that_this_protects_nobody() -
     assert as_table(tests).rows[0][1] == "independence"
 
 
+def test_a_summary_counts_the_numbers_of_every_table_and_of_means() -> None:
+    """Cells of a second table that noise hid were counted nowhere: 8 of 8 were exact."""
+    tables = {"tables": [["smokes"], ["weight"]], "edges": {"weight": [10, 20, 30]}}
+    for options, exact, of in ((tables, 3, 6), ({**tables, "means": ["age"]}, 4, 7)):
+        found = released(people(), noise=SimulatedNoise(0), **options)
+        task = found.plan.task
+        said = task.summary(found.results, found.plan.columns, N, "records")
+        assert said.reliability.startswith(f"{exact} of {of} numbers are exact")
+        assert said.result[0] == "The largest cell of the first table is "
+
+
 def test_a_ratio_without_an_upper_bound_says_so() -> None:
     table = people(4000)
     table["ill"] = np.where(table["smokes"] == 1, table["ill"], 0)
