@@ -196,7 +196,9 @@ class _Parser(argparse.ArgumentParser):
             of_any = "an option of the task is --set NAME=VALUE" if hasattr(found, "set") else ""
             hint = getattr(found, "absent", {}).get(option)
             known = f"{message}; {hint}" if hint else self._with_suggestion(message)
-            self._refuse(f"{known}; {of_any}" if of_any and not hint else known, f" {found.invoked}")
+            self._refuse(
+                f"{known}; {of_any}" if of_any and not hint else known, f" {found.invoked}"
+            )
         return found
 
     def error(self, message: str) -> NoReturn:
