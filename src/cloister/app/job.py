@@ -149,9 +149,9 @@ class Job:
         except PlanError as error:
             self.plan_for(budget, _MANY)  # raises what no number of records mends
             raise PlanError(
-                f"nominal_n must be given for task {self.task.name!r}{choosing('nominal_n')}, since "
-                "a noisy count replaces it only in a plan that is possible for few records. For "
-                f"{self._fewest}: {error}"
+                f"nominal_n must be given for task {self.task.name!r}{choosing('nominal_n')}, "
+                "since a noisy count replaces it only in a plan that is possible for few records. "
+                f"For {self._fewest}: {error}"
             ) from None
 
     def plan_for(self, budget: Budget | None, nominal_n: int) -> Plan:
