@@ -200,8 +200,8 @@ def mean_of(parts: Estimate, *, same_records: bool = False) -> Estimate:
 
     The noises of the measures are independent. Their sampling errors are independent, too, unless
     `same_records` is True. The distances to the ends of population intervals then add up, as do
-    those of measures that are not known, and those to ends that are cut to 0 or 1. Values near such
-    an end are cut, too, so their errors are one-sided.
+    those of measures that are not known. Those to ends that are cut to 0 or 1 add up, too: values
+    near such an end are cut, so their errors are one-sided.
     """
     n, values, unknown = parts.values.shape[-1], middle_of(parts), np.isnan(parts.values)
     value = values.mean(axis=-1)
