@@ -38,6 +38,7 @@ from cloister.tasks.options import design, options_bounded_by_n
 
 COUNT_SHARE = 0.02
 """Share of the budget for a noisy count if no nominal number of records is agreed."""
+_MANY = 10**9  # records: what is refused for so many is refused for any number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,16 +133,26 @@ class Job:
     @cached_property
     def plan(self) -> Plan:
         """The plan. Without `nominal_n`, it is for the fewest records that the task allows."""
-        return self.plan_for(self.budget, self._sized)
+        if self.nominal_n is None:
+            return self._plan_before_count(self.budget)
+        return self.plan_for(self.budget, self.nominal_n)
 
     @property
     def _fewest(self) -> int:
         """The fewest records that the options of the task allow."""
         return max([1, *options_bounded_by_n(self.task, self.options).values()])
 
-    @property
-    def _sized(self) -> int:
-        return self._fewest if self.nominal_n is None else self.nominal_n
+    def _plan_before_count(self, budget: Budget | None) -> Plan:
+        """Return the plan for the fewest records, of which a job without `nominal_n` is sure."""
+        try:
+            return self.plan_for(budget, self._fewest)
+        except PlanError as error:
+            self.plan_for(budget, _MANY)  # raises what no number of records mends
+            raise PlanError(
+                f"nominal_n must be given for task {self.task.name!r}{choosing('nominal_n')}, "
+                "since a noisy count replaces it only in a plan that is possible for few records. "
+                f"For {self._fewest}: {error}"
+            ) from None
 
     def plan_for(self, budget: Budget | None, nominal_n: int) -> Plan:
         """Return the plan for a budget and a number of records."""
@@ -267,7 +278,7 @@ class Job:
         mechanism = _mechanism(self.task, self.options)
         count_budget, rest = split_budget(budget, COUNT_SHARE, mechanism)
         # All errors of the plan and its price are raised before the count is charged.
-        dry_run = self.plan_for(rest, self._fewest)
+        dry_run = self._plan_before_count(rest)
         if dry_run.rate < 1:
             raise PlanError(
                 f"nominal_n must be given for task {self.task.name!r}, which samples its units; "

@@ -54,7 +54,8 @@ class Account:
         if unit != plan.unit:
             raise PlanError(
                 f"unit of privacy of the plan is {plan.unit!r}, but the ledger counts {unit!r} for "
-                f"{self.dataset!r}; use the schema the data set was opened with."
+                f"{self.dataset!r}; use a schema with that unit, or open a data set of another "
+                "name with the unit of the schema."
             )
         self.ledger.reserve(
             dataset=self.dataset,

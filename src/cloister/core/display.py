@@ -119,7 +119,8 @@ class Estimate:
             return f"[{', '.join(repr(self[i]) for i in range(len(self.values)))}]"
         if self.population is None or np.array_equal(*self.population):  # none, or an exact one
             return self.text
-        return f"{self.text}, population {self.of_population.text.partition(' ')[2] or NOT_KNOWN}"
+        _, bracket, ends = self.of_population.text.partition(" [")
+        return f"{self.text}, population {bracket[1:] + ends or NOT_KNOWN}"
 
     @property
     def is_distinct(self) -> Flags:

@@ -583,6 +583,7 @@ class Schema(_Contract):
                     f"got {public!r}."
                 )
         given, rules = bounds or {}, missing or {}
+        given = {name: public for name, public in given.items() if name != unit}
         kinds = {name: kind for name, kind in column_kinds(table).items() if name != unit}
         if unknown := [name for name in (*given, *rules) if name not in kinds]:
             raise PlanError(f"the table has no column {unknown[0]!r}; it has {', '.join(kinds)}.")

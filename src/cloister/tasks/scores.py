@@ -200,15 +200,17 @@ def mean_of(parts: Estimate, *, same_records: bool = False) -> Estimate:
 
     The noises of the measures are independent. Their sampling errors are independent, too, unless
     `same_records` is True. The distances to the ends of population intervals then add up, as do
-    those of measures that are not known.
+    those of measures that are not known. Those to ends that are cut to 0 or 1 add up, too: values
+    near such an end are cut, so their errors are one-sided.
     """
     n, values, unknown = parts.values.shape[-1], middle_of(parts), np.isnan(parts.values)
     value = values.mean(axis=-1)
 
     def away(ends: Floats, together: bool) -> Floats:
         distances = np.abs(ends - values)
-        added = (distances * (unknown | together)).sum(axis=-1)
-        squared = (distances**2 * ~(unknown | together)).sum(axis=-1)
+        adding = unknown | together | (ends <= 0) | (ends >= 1)
+        added = (distances * adding).sum(axis=-1)
+        squared = (distances**2 * ~adding).sum(axis=-1)
         return np.asarray((added + np.sqrt(squared)) / n)
 
     def between(low: Floats, high: Floats, together: bool) -> tuple[Floats, Floats]:

@@ -14,6 +14,8 @@ def test_an_estimate_prints_its_interval_and_that_of_the_population() -> None:
     assert str(wide) == "-376 [-398, -353], population [-410, -341]"
     hidden = between(1.0, 0.5, 1.5, population=(np.nan, np.nan))
     assert str(hidden) == "1.00 [0.50, 1.50], population not known"
+    unknown = between(np.nan, -1.0, 1.0, population=(-1.0, 1.0))
+    assert str(unknown) == "not known, population not known"
     assert str(between(1.0, 1.0, 1.0, population=(1.0, 1.0))) == "1"
     empty = np.array([])
     assert str(Estimate(empty, empty, empty)) == "[]"

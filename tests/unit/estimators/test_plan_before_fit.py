@@ -80,6 +80,18 @@ def test_a_plan_without_a_number_of_records_knows_no_error() -> None:
     assert "not known without nominal_n" in repr(planned)
 
 
+@pytest.mark.parametrize("ask", [DPCox.plan, DPCox.fit])
+def test_a_number_of_records_is_asked_for_where_a_count_cannot_replace_it(ask: Any) -> None:
+    model = DPCox(epsilon=1.0, bounds=WARD, time="days", event="dead")
+    table = pd.DataFrame({"days": [1.0, 2.0], "dead": [True, False], "sex": ["f", "m"]})
+    with pytest.raises(PlanError, match="nominal_n must be given for task 'cox'"):
+        ask(model, table)
+    wrong = DPCox(epsilon=1.0, bounds=WARD, time="sex", event="dead")
+    with pytest.raises(PlanError, match="time") as error:  # which no number of records mends
+        ask(wrong, table)
+    assert "nominal_n" not in str(error.value)
+
+
 def test_a_plan_warns_and_refuses_as_a_fit_would(tmp_path: Path) -> None:
     small = DPKMeans(2, epsilon=0.01, bounds=(0, 1), nominal_n=100).plan(["a"])
     assert small.warnings
@@ -126,6 +138,8 @@ def test_a_schema_is_proposed_from_names_and_types(form: Any) -> None:
         "integer", "number", "boolean", "date", "category",
     ]  # fmt: skip
     assert (found.unit, found.max_rows, found.columns[3].min) == ("who", 2, 2010.0)
+    named = {**BOUNDS, "who": None}  # the unit is no column of a schema, and needs no entry
+    assert Schema.propose(table, named, dataset="d", unit="who", max_rows=2) == found
     assert found.columns[4].categories == ("f", "m")
     with pytest.raises(PlanError, match=r"'who' \(category\), 'age' \(integer\), 'mark'") as error:
         Schema.propose(table)

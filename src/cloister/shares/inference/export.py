@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ def to_sklearn(model: Any) -> Any:
         An encoder for each column, then KMeans, LinearRegression, or LogisticRegression. Naive
         Bayes becomes a LogisticRegression on numbers and their squares. Input is in data units, in
         an array if the columns have no names, else in a DataFrame. Categories are text, for k-means
-        their codes. No value may be missing.
+        their codes; dates are years with a fraction, such as 2025.5. No value may be missing.
 
     Raises
     ------
@@ -325,6 +326,7 @@ def _encoder(column: _Column) -> Any:
     """Return an unfitted encoder of a column in scikit-learn."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import (
+        FunctionTransformer,
         KBinsDiscretizer,
         MinMaxScaler,
         OneHotEncoder,
@@ -333,14 +335,14 @@ def _encoder(column: _Column) -> Any:
 
     if column.entry.categories:
         return OneHotEncoder(categories=[column.cells], sparse_output=False)
-    scaler = MinMaxScaler(column.ends, clip=True)
+    # pandas refuses to make numbers of days; scikit-learn would take their nanoseconds for years.
+    steps = [FunctionTransformer(methodcaller("astype", float))]
+    steps.append(MinMaxScaler(column.ends, clip=True))
     if bins := column.entry.bins:
-        return make_pipeline(
-            scaler, KBinsDiscretizer(bins, encode="onehot-dense", strategy="uniform")
-        )
-    if column.entry.square:
-        return make_pipeline(scaler, PolynomialFeatures(2, include_bias=False))
-    return scaler
+        steps.append(KBinsDiscretizer(bins, encode="onehot-dense", strategy="uniform"))
+    elif column.entry.square:
+        steps.append(PolynomialFeatures(2, include_bias=False))
+    return make_pipeline(*steps)
 
 
 def _array(values: Any) -> NDArray[Any]:

@@ -200,6 +200,24 @@ def test_a_saved_model_predicts_numbers_as_the_model_does(tmp_path: Any) -> None
     assert by_onnx(to_onnx(saved), NEW)["prediction"].dtype.kind == "i"
 
 
+def test_an_exported_model_takes_years_for_dates_and_refuses_days() -> None:
+    """The nanoseconds of a day would all be clipped to the largest year."""
+    day = {"name": "day", "type": "date", "min": "2020-01-01", "max": "2023-01-01"}
+    schema = Schema(dataset="t", unit="row", columns=[day, SCHEMA.columns[3]])
+    days = pd.date_range("2020-01-01", "2023-01-01", freq="D")
+    years = 2020 + (days - days[0]).days / 365.33
+    table = pd.DataFrame({"day": days, "buys": np.where(years > 2021, "yes", "no")})
+    given: dict[str, Any] = {"epsilon": 5.0, "bounds": schema, "target": "buys", "nominal_n": 1000}
+    model = DPLogisticRegression(**given).fit(table)
+    exported = to_sklearn(model)
+    expected = model.predict_proba(table[["day"]])
+    found = exported.predict_proba(pd.DataFrame({"day": years}))
+    assert np.abs(found - expected).max() < 0.02  # leap years
+    assert expected[:, 1].max() > 0.9 > 0.1 > expected[:, 1].min()
+    with pytest.raises(TypeError, match="Cannot cast DatetimeArray"):
+        exported.predict(table[["day"]])
+
+
 def test_no_score_is_made_of_an_unknown_category() -> None:
     model = DPLogisticRegression(**BY_SCHEMA).fit(TABLE, BUYS)
     strange = TABLE.assign(job="astronaut")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from cloister.core.display import Estimate
 from cloister.tasks import scores
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.cluster_quality import ClusterQuality
@@ -62,3 +63,13 @@ def test_a_root_is_not_below_the_mean_of_absolute_errors() -> None:
     assert float(mae.values) == pytest.approx(90 * absolute)
     assert rmse.low < rmse.values < rmse.high
     assert rmse.values >= mae.values
+
+
+def test_a_mean_of_measures_near_an_end_is_covered() -> None:
+    """The cut of one value at 1 is an error of one sign, which others do not average out."""
+    truth, noise = np.array([0.99, 0.99, 1.0]), 0.02
+    values = truth + noise * np.random.default_rng(0).normal(size=(4000, 3))
+    ends = np.clip([values, values - 1.96 * noise, values + 1.96 * noise], 0.0, 1.0)
+    found = scores.mean_of(Estimate(*ends))
+    held = (found.low <= truth.mean()) & (truth.mean() <= found.high)
+    assert held.mean() > 0.94
