@@ -138,6 +138,17 @@ def test_settings_that_were_found_are_kept_where_words_are_unknown(
     assert not Path("ledger.db").exists()
 
 
+def test_a_column_that_one_file_has_is_left_out_with_the_remedy(
+    files: list[str], capsys: Any
+) -> None:
+    lines = Path("clinic.csv").read_text("utf-8-sig").splitlines()
+    Path("clinic.csv").write_text("\n".join([f"{lines[0]},level", *(f"{x},1" for x in lines[1:])]))
+    given = [*files, "--question", "describe", *PAID, "--codebook", "book.csv", "--yes"]
+    _, _, error = run(capsys, *given)
+    assert "level: not in klinik.csv, clinique.csv; it is left out. If the file has it" in error
+    assert "set 'header' of the column for that file in --reading" in error
+
+
 def test_a_column_with_another_header_is_named_and_can_be_renamed(
     files: list[str], capsys: Any
 ) -> None:

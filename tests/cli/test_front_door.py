@@ -165,6 +165,11 @@ def test_help_of_an_action_has_its_own_example(capsys: pytest.CaptureFixture[str
     assert "schema init" not in shown
 
 
+def test_help_lists_the_words_of_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tabulate", "--help"]) == 0
+    assert "--tests chi2,trend,odds_ratio,relative_risk\n" in capsys.readouterr().out
+
+
 def test_a_shell_can_complete_every_command_and_its_options(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

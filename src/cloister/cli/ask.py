@@ -247,7 +247,7 @@ def _common_columns(
     if args.yes and wanted:
         raise PlanError(f"{'; '.join(wanted)}; omit it from the codebook, or {remedy}.")
     for sentence in sentences.values():
-        out.warn(f"{sentence}; it is left out.")
+        out.warn(f"{sentence}; it is left out. If the file has it, {remedy}.")
     if not common:
         raise PlanError(f"the files have no column in common; {remedy}.")
     if "=" in remedy:

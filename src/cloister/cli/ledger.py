@@ -79,7 +79,9 @@ def on_ledger(action: Callable[..., Document], *, behind: bool = False) -> Run:
 
     def run(args: argparse.Namespace, out: Output) -> Document:
         if not args.ledger.is_file():  # Ledger() would create an empty one
-            raise LedgerError(f"ledger {str(args.ledger)!r} does not exist; check its path.")
+            raise LedgerError(
+                f"ledger {str(args.ledger)!r} does not exist; give the path of its file."
+            )
         # Only recovery may open a copy that is behind the newest head.
         ledger = Ledger(args.ledger, behind=behind)
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from cloister.app.files import SiloFiles, name_silos
+from cloister.app.files import MODEL, SiloFiles, name_silos
 from cloister.app.job import Job, Trust, columns_used
 from cloister.app.payment import LEDGER_VARIABLE, Payment
 from cloister.app.release import Release
@@ -121,7 +121,8 @@ def add_model_task(parser: argparse.ArgumentParser) -> None:
 
 def load_model(args: argparse.Namespace) -> Release:
     """Return the model of a command line, of an installed task or of the user's class."""
-    return Release.load(args.model, task_of_model(args))
+    path = Path(args.model)  # the file, or the folder of a release
+    return Release.load(path / MODEL if path.is_dir() else path, task_of_model(args))
 
 
 def task_of_model(args: argparse.Namespace) -> dict[str, type[Task]]:
@@ -338,12 +339,13 @@ def _argument(option: Declaration) -> dict[str, Any]:
         element = _plain(get_args(kind)[0])
         several = {"action": "append"} if get_origin(element) is tuple else {}
         numbers = element in (int, float)
+        names = get_args(element) if get_origin(element) is Literal else ("NAME", "NAME", "...")
         return (
             common
             | several
             | {
                 "type": _numbers if numbers else comma_separated,
-                "metavar": "X,X,..." if numbers else "NAME,NAME,...",
+                "metavar": "X,X,..." if numbers else ",".join(names),
             }
         )
     return common | {"type": kind, "metavar": _METAVARS.get(kind)}
