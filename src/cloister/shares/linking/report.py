@@ -28,6 +28,7 @@ from cloister.shares.linking.answer import Answer
 from cloister.shares.linking.found import Found, Ran
 from cloister.shares.linking.plan import persons_of, trust
 from cloister.shares.linking.program import Linked
+from cloister.tasks.interval_tables import precision
 
 _PERSON = "person"
 _AMOUNTS = (": counts", ": shares")
@@ -138,13 +139,20 @@ def text_of(found: Found) -> str:
 
 def _doubt(found: Found) -> str:
     """Return a sentence on the effects of each analysis, else on counts, else on the size."""
-    said = [(one.title, reliability_of(tuple(_effects(one)))) for one in found.answers]
+    said = [(one.title, _how_sure(one)) for one in found.answers]
     if known := [pair for pair in said if pair[1] != NO_INTERVAL]:
         # The verdict names a single analysis.
         return " ".join(f"{title}: {text}" if len(said) > 1 else text for title, text in known)
     amounts = tuple(one for one in found.displays() if one.title.endswith(_AMOUNTS))
     doubt = reliability_of(amounts)
     return _SIZE_ALONE if doubt == NO_INTERVAL else doubt
+
+
+def _how_sure(answer: Answer) -> str:
+    """Return a sentence on the numbers that may be 0; means are exact or not."""
+    if answer.kind == "means":
+        return precision([answer.estimates["means"]])
+    return reliability_of(tuple(_effects(answer)))
 
 
 def _effects(answer: Answer) -> Iterator[Display]:

@@ -156,6 +156,13 @@ def test_a_report_of_counts_alone_knows_their_intervals(tmp_path: Path) -> None:
         assert "is not in the join" in text
 
 
+def test_means_are_not_compared_with_0(tmp_path: Path) -> None:
+    asked(ALL[:1]).run_here(records()).report(tmp_path / "means.md")
+    text = (tmp_path / "means.md").read_text(encoding="utf-8")
+    assert "numbers are exact to a tenth of their value (95 %, with noise and sampling)" in text
+    assert "from 0" not in text
+
+
 def test_coefficients_without_intervals_have_no_verdict(tmp_path: Path) -> None:
     """That of the number of persons would be read as theirs."""
     asked(ALL[5:6]).run_here(records()).report(tmp_path / "one.md")
