@@ -369,7 +369,7 @@ class HorizonFolder:
 
     @property
     def has_states(self) -> bool:
-        """True if the folder has the state of any silo, as a copy or that of an agent has not."""
+        """True if the folder has the state of any silo; a copy, or that of an agent, has none."""
         return any(self._state(silo).is_file() for silo in self.horizon.plan.silos)
 
     def released(self) -> Integers:

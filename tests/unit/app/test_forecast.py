@@ -357,7 +357,7 @@ def test_the_error_of_a_share_has_percentage_points_and_that_of_a_mean_its_colum
     means = tables["Expected error of a mean in groups of equal size (95 % of the noise)"]
     assert [row[0] for row in means.rows] == ["age", "weight"]
     note = tables["Expected error (95 % of the noise)"].note
-    assert note.startswith("Groups are of equal size.")
+    assert note.startswith("Errors refer to groups of equal size.")
 
 
 def test_errors_of_several_sizes_are_a_range() -> None:

@@ -95,8 +95,8 @@ class Table1(Gaussian):
         "size (95 % of the noise)",
     }
     forecast_note: ClassVar[str] = (
-        "Groups are of equal size. In one with half as many records, errors of shares and means "
-        "are twice as large."
+        "Errors refer to groups of equal size. In a group with half as many records, the errors of "
+        "shares and means are twice as large."
     )
 
     @declared
