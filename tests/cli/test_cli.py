@@ -626,6 +626,13 @@ def test_a_list_may_be_written_without_brackets() -> None:
     assert task_options(TASKS["tabulate"], ["tables=group, member"]) == given
     assert task_options(TASKS["cox"], ["covariates=age,1"]) == {"covariates": ["age", "1"]}
     assert task_options(TASKS["survival"], ["at=12,24.5"]) == {"at": [12, 24.5]}
+    edges = task_options(TASKS["tabulate"], ["edges=age=40,65.5"])
+    assert edges == {"edges": {"age": (40, 65.5)}}
+
+
+def test_an_option_that_is_set_twice_is_refused_since_only_the_last_would_count() -> None:
+    with pytest.raises(PlanError, match="tables must be given once, with all values together"):
+        task_options(TASKS["tabulate"], ["tables=age,sex", "tables=sex"])
 
 
 def test_plan_finds_the_epsilon_of_a_wanted_margin(capsys: Said, ward: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from cloister.app.arrivals import Arrivals
+from cloister.app.forecast import size_warnings
 from cloister.app.horizon import Horizon, HorizonFolder
 from cloister.app.horizon_check import check_horizon
 from cloister.app.in_process import InProcess, handlers
@@ -107,6 +108,7 @@ def test_a_plan_with_a_horizon_has_its_noise_and_its_one_price(
     )  # over files
     assert plan.rounds == PERIODS
     assert plan.min_silos == len(SILOS)
+    assert not size_warnings(plan)  # of 300 records, and noise of a few
     assert plan.noise_scale(plan.blocks(2)[0]) == local.scale(local.plan.blocks(0)[0])
     event = plan.events()
     assert isinstance(event, HorizonEvent)

@@ -6,6 +6,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -305,11 +306,13 @@ def size_warnings(plan: Plan) -> tuple[str, ...]:
     They come from the optional member ``plan_warnings(plan, forecast)`` of a task. If it is
     missing or returns no warning, the sums of the task are compared with their noise.
     """
-    if plan.budget is None:
+    if (budget := plan.budget) is None:
         return ()
+    # The matrix of a horizon scales sums, and so their noise, which would seem too large.
+    plan = replace(plan, horizon=None)
     task_warnings = getattr(plan.task, "plan_warnings", None)
     about_size = tuple(task_warnings(plan, forecast_of(plan))) if task_warnings else ()
-    return about_size or tuple(_of_sums(plan, plan.budget))
+    return about_size or tuple(_of_sums(plan, budget))
 
 
 def category_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:

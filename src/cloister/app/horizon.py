@@ -367,6 +367,11 @@ class HorizonFolder:
     def _state(self, silo: str) -> Path:
         return self.path / _SILOS / f"{silo}.db"
 
+    @property
+    def has_states(self) -> bool:
+        """True if the folder has the state of any silo; a copy, or that of an agent, has none."""
+        return any(self._state(silo).is_file() for silo in self.horizon.plan.silos)
+
     def released(self) -> Integers:
         """Return the noisy sums of all periods so far, shape (periods, size); public."""
         size = self.horizon.plan.length(0)

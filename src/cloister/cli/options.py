@@ -8,6 +8,7 @@ import json
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -428,6 +429,11 @@ def named_values(pairs: Iterable[str]) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
             raise PlanError(f"an option must be NAME=VALUE, got {pair!r}.")
+        if name in options:  # the last one alone would count
+            raise PlanError(
+                f"{name} must be given once, with all values together, got {pair!r}, too; "
+                "'cloister tasks TASK' shows how to write them."
+            )
         options[name] = _read(value)
     return options
 
@@ -527,7 +533,7 @@ BY_FORMULA = (
 def task_options(task: type[Task], pairs: Iterable[str]) -> dict[str, Any]:
     """Read ``name=value`` pairs of a task's options; a value that is not JSON is text, or a list.
 
-    A list may be written as ``a,b``, as the commands of tasks take it.
+    A list may be written as ``a,b``, and edges as ``a=1,2``, as the commands of tasks take them.
     """
     options = named_values(pairs)
     if "formula" in options and not any(one.name == "formula" for one in options_of(task)):
@@ -540,6 +546,9 @@ def task_options(task: type[Task], pairs: Iterable[str]) -> dict[str, Any]:
             read = _read if ", each a number" in option.rule else str  # a name may be a number
             parts = [read(one.strip()) for one in value.split(",")]
             options[option.name] = [parts] if ", each a sequence" in option.rule else parts
+        elif isinstance(value, str) and option.rule.startswith("a mapping to a sequence"):
+            with suppress(argparse.ArgumentTypeError):  # the rule of the option refuses the text
+                options[option.name] = dict([_named(value)])
     if isinstance(text := options.get("formula"), str):
         from cloister.tasks.regression.expressions import names_in
         from cloister.tasks.regression.parse import parse_formula

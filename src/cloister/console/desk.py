@@ -284,7 +284,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         except CloisterError as error:
             ended = str(error)
         chosen = [
-            (silo, (problem and form.get(f"file-{i}")) or likely(silo, new))
+            (silo, (problem and form.get(f"file-{i}")) or likely(silo, new, first=not drawn))
             for i, silo in enumerate(one.horizon.plan.silos)
         ]
         values = {

@@ -182,9 +182,12 @@ class Horizons:
             ledger.dispose()
 
 
-def likely(silo: str, names: Iterable[str]) -> str:
+def likely(silo: str, names: Iterable[str], *, first: bool = False) -> str:
     """Return the file that a silo's next arrivals are probably in, by its name; or none."""
+    names = tuple(names)
     # The silo has the name of its first file, which may end with a date or a number.
+    if first and (own := [name for name in names if Path(name).stem == silo]):
+        return own[0]
     stem = silo.rstrip("0123456789-_ .") or silo
     found = [name for name in names if name.startswith(stem)]
     return max(found, key=lambda name: (len(name), name), default="")

@@ -354,8 +354,10 @@ def test_the_error_of_a_share_has_percentage_points_and_that_of_a_mean_its_colum
     assert found
     assert float(found[2]) == pytest.approx(100 * float(found[1]), rel=1e-2)
     assert "points" not in str(shares["count"])
-    means = tables["Expected error of a mean of a group (95 % of the noise)"]
+    means = tables["Expected error of a mean in groups of equal size (95 % of the noise)"]
     assert [row[0] for row in means.rows] == ["age", "weight"]
+    note = tables["Expected error (95 % of the noise)"].note
+    assert note.startswith("Errors refer to groups of equal size.")
 
 
 def test_errors_of_several_sizes_are_a_range() -> None:

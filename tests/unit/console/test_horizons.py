@@ -97,7 +97,7 @@ def test_an_answer_is_opened_released_and_listed(
     assert "Spend epsilon 1 on 2 periods" in page
     opened = press(desk, asked())
     assert "Nothing is released yet" in opened.text
-    assert '<option value="north-2.csv" selected>' in opened.text  # the last file of a silo
+    assert '<option value="north-1.csv" selected>' in opened.text  # the file of the question
     assert press(desk, asked()).status_code == 200  # a second press has no effect
     with_ledger = Ledger(ledger)
     assert len(with_ledger.jobs()) == 1
@@ -220,3 +220,5 @@ def test_the_likely_file_of_a_silo_is_its_last() -> None:
     names = ["north-9.csv", "north-10.csv", "south.csv"]
     assert likely("north", names) == likely("north-2026-01", names) == "north-10.csv"
     assert likely("east", names) == ""
+    assert likely("north-9", names, first=True) == "north-9.csv"
+    assert likely("north", names, first=True) == "north-10.csv"

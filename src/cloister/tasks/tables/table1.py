@@ -90,9 +90,14 @@ class Table1(Gaussian):
     )
 
     columnwise: ClassVar[Mapping[str, str]] = {
-        "mean_half_width": "Expected error of a mean of a group (95 % of the noise)",
-        "difference_half_width": "Expected error of a difference of two means (95 % of the noise)",
+        "mean_half_width": "Expected error of a mean in groups of equal size (95 % of the noise)",
+        "difference_half_width": "Expected error of a difference of two means in groups of equal "
+        "size (95 % of the noise)",
     }
+    forecast_note: ClassVar[str] = (
+        "Errors refer to groups of equal size. In a group with half as many records, the errors of "
+        "shares and means are twice as large."
+    )
 
     @declared
     class Options:

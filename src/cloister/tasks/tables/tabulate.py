@@ -99,7 +99,7 @@ class Tabulate(Gaussian):
     }
     usage: ClassVar[str] = "--tables sex,diabetes --tables smoker --tests chi2"
     columnwise: ClassVar[Mapping[str, str]] = {
-        "mean_half_width": "Expected error of a mean of a group (95 % of the noise)"
+        "mean_half_width": "Expected error of a mean in groups of equal size (95 % of the noise)"
     }
     forecast_note: ClassVar[str] = (
         "Shares refer to the records of a row, in a table of several columns. In a row with half "
