@@ -198,7 +198,7 @@ def test_rows_are_counted_for_the_owner_and_no_document(
     assert main(["jobs", "rows", "--config", home.config, job]) == 0
     told = capsys.readouterr()
     assert re.search(r"^rows used +13$", told.out, re.MULTILINE)
-    assert "if they mark missing cells" in told.err
+    assert "may mark missing cells" in told.err
     assert home.store.state(job) == State.WAITING
 
 

@@ -431,8 +431,8 @@ def named_values(pairs: Iterable[str]) -> dict[str, Any]:
             raise PlanError(f"an option must be NAME=VALUE, got {pair!r}.")
         if name in options:  # the last one alone would count
             raise PlanError(
-                f"{name} must be given once, with all values together, got {pair!r}, too; "
-                "'cloister tasks TASK' shows how to write them."
+                f"{name} must be given once, with all values together, got {pair!r}, too; write "
+                'several lists as JSON, such as tables=[["a", "b"], ["c"]].'
             )
         options[name] = _read(value)
     return options

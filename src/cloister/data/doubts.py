@@ -170,7 +170,7 @@ def code_doubt(column: Column, outside: Counter[str]) -> Doubt | None:
         return None
     remedy = Remedy("absent", (*column.absent, *sorted(codes)), column.name)
     return Doubt(
-        f"column {column.name!r}: {_quoted(codes)} out of range; if they mark missing cells: "
+        f"column {column.name!r}: {_quoted(codes)} out of range and may mark missing cells: "
         f"{remedy}",
         remedy,
     )

@@ -299,7 +299,10 @@ class Plan:
         if not self.fingerprints or self.profile == "local":
             yield "horizon of a plan requires a network; over files use 'cloister horizon open'."
         if self.readers:
-            yield "readers must be empty with a horizon, whose answers are for its silos."
+            yield (
+                "readers must be empty with a horizon, whose answers are for its silos; leave out "
+                "--publish and --reader."
+            )
         if self.min_silos != len(self.silos):
             yield (
                 f"min_silos must be {len(self.silos)}, all silos of a horizon, got "

@@ -577,7 +577,7 @@ def test_codes_of_missing_cells_are_mended_on_the_page(desk: TestClient, folder:
         (folder / name).write_text("\n".join(["age,weight,smoker,asthma", *rows]))
     where, page = say(desk)
     assert where.startswith("/columns")
-    assert "column 'age': '999' out of range; if they mark missing cells." in page
+    assert "column 'age': '999' out of range and may mark missing cells." in page
     assert [words for _, words in buttons(page)] == [
         f"Set 'Missing cells' of 'age' to '{code}' for {name}."
         for name, code in zip(FILES, ("999", "9999"), strict=True)
