@@ -117,6 +117,12 @@ SAID = [
         "1 of 1 tests find a difference at 5 %, after Holm's correction, noise included.",
     ),
     (
+        *("tabulate", "work smokes treated"),  # the clearest test, not the first
+        {"tables": (("treated", "smokes"), ("work", "smokes")), "tests": ("chi2",)},
+        "work by smokes, chi-square test: p < 0.001.",
+        "1 of 2 tests find a difference .*",
+    ),
+    (
         *("tabulate", "treated smokes"),
         {"tables": (("treated", "smokes"),), "tests": ("chi2", "odds_ratio")},
         r"treated by smokes, chi-square test: p 0\.\d{3}.",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
 from math import ceil, sqrt
 from typing import Annotated, Any, ClassVar, Self
 
@@ -352,9 +353,16 @@ class Describe(Gaussian):
             estimates += zip(named, cells, strict=True)
         note = f"{WITH_POPULATION} {OF_CUT}" if self.numbers else WITH_POPULATION
         cut = NEAR_NOTE if clip else ""
+        used = [any(row[k] != "" for row in rows) for k in range(len(headings))]
+        lines = tuple(tuple(compress(cells, used)) for cells in rows)
         return (
             table_of_count(results["count"], results["count_half_width"]),
-            Table("All columns", headings, tuple(rows), f"{_MISSING} {INTERVALS} {cut}".strip()),
+            Table(
+                "All columns",
+                tuple(compress(headings, used)),
+                lines,
+                f"{_MISSING} {INTERVALS} {cut}".strip(),
+            ),
             Table("Every number", ("", "value"), tuple(estimates), note),
             *pictures[:_PICTURES],
         )

@@ -473,10 +473,11 @@ class Tabulate(Gaussian):
     ) -> Summary:
         """Summarise the tests, or the largest cell of the first table."""
         if tests := [name for name in results if name.endswith("_holm")]:
-            p = np.concatenate([results[name] for name in tests])
+            p = np.array([results[name][0] for name in tests])
             shown = int(np.count_nonzero(p < SIGNIFICANT))
             unknown = int(np.isnan(p).sum())
-            first = tests[0].removesuffix("_holm")
+            # The clearest one, where any is known.
+            first = tests[int(np.nanargmin(p)) if unknown < len(p) else 0].removesuffix("_holm")
             table = self.tables[int(first.partition(".")[0].removeprefix("table_")) - 1]
             named = " by ".join(columns[j] for j in table)
             plain = PValue(results[f"{first}_p"][0]).text

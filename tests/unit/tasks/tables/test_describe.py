@@ -114,6 +114,15 @@ def test_every_column_has_a_row_and_a_picture() -> None:
     assert "schema" in overview.note
 
 
+def test_numbers_alone_have_no_columns_of_categories() -> None:
+    result = described(table(), SCHEMA.model_copy(update={"columns": SCHEMA.columns[:3:2]}))
+    shown = result.plan.task.displays(result.results, result.plan.columns)
+    overview = next(one for one in shown if one.title == "All columns")
+    assert isinstance(overview, Table)
+    assert overview.headings[:3] == ("column", "mean", "deviation")
+    assert {len(row) for row in overview.rows} == {len(overview.headings)}
+
+
 def test_a_deviation_that_noise_hides_is_not_known() -> None:
     """Its estimate of 0 would say that all records are alike."""
     result = described(table())
