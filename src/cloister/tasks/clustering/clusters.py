@@ -361,9 +361,15 @@ class Clustering:
         many = _NUMERALS[k] if k < len(_NUMERALS) else f"{k:,}"
         title = f"{many} group{'s' * (k != 1)} of {units}"
         warning = records_left_out(results, nominal_n)
+        verdict = results.get("verdict")
+        known = _distinct_clusters(results) if verdict is None else verdict > 0
+        # Sizes of what the noise alone may have made would be read as those of groups.
+        lacks = "not determined" if verdict is not None else "not distinct from the noise"
+        is_shown = known.any() or not known.size
+        found = f"of about {_sizes(results['sizes'])}" if is_shown else lacks
         return Summary(
             title,
-            f"{title}, of about {_sizes(results['sizes'])}.",
+            f"{title}, {found}.",
             reliability(results),
             (warning,) if warning else (),
         )

@@ -591,7 +591,9 @@ class CoxApproximate(Gaussian):
         )
         unknown, invalid = len(known) - int(known.sum()), int((known & ~valid).sum())
         result: tuple[Cell, ...] = ("No approximate hazard ratio is shown to differ from 1.",)
-        if places:
+        if not known.any():
+            result = ("Approximate hazard ratios are not known.",)
+        elif places:
             result = ("Approximate hazard ratios: ", *parts, ".")
         return Summary(
             result=result,

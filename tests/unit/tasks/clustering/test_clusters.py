@@ -14,6 +14,7 @@ from cloister.app.unknown import results_with_reasons
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.algorithms import kmeans_tasks
 from cloister.tasks.clustering.clusters import (
+    Clustering,
     clusters_above_noise,
     none_above_noise,
     records_left_out,
@@ -135,6 +136,25 @@ def test_it_is_said_when_no_cluster_stands_out(sizes: list[float], said: bool) -
     words = none_above_noise(released(sizes, 10.0))
     assert words.startswith("no size of 2 clusters differs from 0") == said
     assert bool(words) == said
+
+
+@pytest.mark.parametrize(
+    ("sizes", "verdict", "words"),
+    [
+        ([40.0, 5.0], None, "Two groups of records, of about 40 and 0."),
+        ([4.0, 5.0], None, "Two groups of records, not distinct from the noise."),
+        ([4.0], None, "One group of records, of about 0."),
+        ([400.0, 50.0], [0, 1], "Two groups of records, of about 400 and 50."),
+        ([400.0, 50.0], [0, 0], "Two groups of records, not determined."),
+    ],
+)
+def test_sizes_are_summarised_where_a_cluster_is_known(
+    sizes: list[float], verdict: list[int] | None, words: str
+) -> None:
+    results = released(sizes, 10.0)
+    if verdict is not None:
+        results["verdict"] = np.array(verdict)
+    assert Clustering().summary(results, ("a", "b"), 100, "records").result == words
 
 
 def test_a_fit_that_can_find_no_group_warns() -> None:
