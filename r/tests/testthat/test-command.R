@@ -116,7 +116,7 @@ test_that("missing cells are completed from schema to prediction", {
       pressure ~ age + weight, gaussian, silos, schema,
       epsilon = 4, nominal_n = 18000, ledger = ledger, cap_epsilon = 9
     ),
-    "no term for the silo"
+    "no covariate is known to be the silo"
   )
   # Ten deviations: noise has no seed here.
   expect_lt(abs(coef(fit)[["weight"]] - 0.3), 10 * sqrt(vcov(fit)["weight", "weight"]))
@@ -149,7 +149,7 @@ test_that("the effect of a treatment has a task", {
       "arm", "ill", "age", silos, schema,
       epsilon = 4, nominal_n = 4500, ledger = ledger, cap_epsilon = 9
     ),
-    "no covariate is the silo"
+    "no covariate is known to be the silo"
   )
   expect_gt(nrow(found), 0)
 })

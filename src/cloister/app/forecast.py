@@ -33,15 +33,15 @@ _BOUNDS = (
 )
 """The note of the table of bounds."""
 WITHOUT_SITE = (
-    "the model has no term for the silo. If silos differ both in a column and in the outcome, the "
-    "coefficient of this column includes the difference between silos; a formula of glm, or the "
-    "strata of cox, can have the term site."
+    "no term is known to be the silo. If none holds its name and silos differ both in a column and "
+    "in the outcome, the coefficient of this column includes the difference between silos; a "
+    "formula of glm, or the strata of cox, can have the term site."
 )
 """The warning of a model of an outcome over several silos, if its task declares no other."""
 NO_ROOM = (
-    "the model has no term for the silo. If silos differ both in a column and in the outcome, the "
-    "coefficient of this column includes the difference between silos; with fewer covariates, the "
-    "strata of cox could be site."
+    "no term is known to be the silo. If none holds its name and silos differ both in a column and "
+    "in the outcome, the coefficient of this column includes the difference between silos; with "
+    "fewer covariates, the strata of cox could be site."
 )
 """The warning if the silos are more than `most_sites`, an optional member of a task."""
 

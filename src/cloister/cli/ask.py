@@ -247,10 +247,10 @@ def _common_columns(
     if args.yes and wanted:
         raise PlanError(f"{'; '.join(wanted)}; omit it from the codebook, or {remedy}.")
     for sentence in sentences.values():
-        out.warn(f"{sentence}; it is left out. If the file has it, {remedy}.")
+        out.warn(f"{sentence}; it is left out.")
     if not common:
         raise PlanError(f"the files have no column in common; {remedy}.")
-    if "=" in remedy:
+    if sentences:
         out.warn(f"to use a column under another name, {remedy}.")
     return common, cased
 

@@ -535,7 +535,7 @@ class Tally:
             drops=(bool(self._rules.fatal[j] & ABSENT), bool(self._rules.fatal[j] & OUTSIDE)),
             doubt=self._doubt(j, names, cause),
             above=int(self._above[j]),
-            hint=_blank_hint(column, int(self._missing[j]), names)
+            hint=_blank_hint(column, int(self._missing[j]), [*names, *words])
             or code_hint(
                 column,
                 dict(zip(CODES, self._codes[:, j].tolist(), strict=True)),

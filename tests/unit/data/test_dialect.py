@@ -224,7 +224,7 @@ def test_day_numbers_of_a_spreadsheet_are_recognised() -> None:
     assert "day numbers of a spreadsheet" in cause
 
 
-@pytest.mark.parametrize(("cells", "hints"), [("xx..", 1), ("xxxx", 0), ("xn..", 0)])
+@pytest.mark.parametrize(("cells", "hints"), [("xx..", 1), ("xxxx", 0), ("xn..", 0), ("11.2", 0)])
 def test_a_tick_or_a_blank_may_mean_yes_or_no(cells: str, hints: int) -> None:
     ticks = Column(name="a", type="boolean", spellings={"true": ("x",)})
     schema = Schema(dataset="d", unit="row", columns=[ticks])

@@ -141,9 +141,9 @@ class TreatmentEffect(Gaussian):
     has_effects: ClassVar[bool] = True
     error_depends_on: ClassVar[str] = "the spread of the outcome and the overlap of both arms"
     without_site: ClassVar[str] = (
-        "no covariate is the silo. If silos differ both in the share of the treated and in the "
-        "outcome, the effect includes the difference between silos; add a column of categories "
-        "with the name of the silo as a covariate."
+        "no covariate is known to be the silo. If none holds its name and silos differ both in the "
+        "share of the treated and in the outcome, the effect includes the difference between "
+        "silos; add a column of categories with the name of the silo as a covariate."
     )
     usage: ClassVar[str] = "--treatment treated --outcome score"
     rounds: ClassVar[int] = ROUNDS + 1

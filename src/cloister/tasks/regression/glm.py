@@ -545,7 +545,7 @@ def _design_of(
     if any(others):
         raise PlanError(
             "covariates, offset, exposure and reference must be part of the formula, not options; "
-            "remove them."
+            "write them as terms, such as y ~ C(arm, Treatment('placebo')) + exposure(months)."
         )
     if names_in(found.target.expression) != {options.target}:
         raise PlanError(

@@ -264,9 +264,9 @@ class ImputedRegression(Gaussian):
         "its mean by the other columns. A transformed column, such as a logarithm, may be normal."
     )
     without_site: ClassVar[str] = (
-        "the model has no term for the silo. If silos differ both in a column and in the outcome, "
-        "the coefficient of this column includes the difference between silos; add a column of "
-        "categories with the name of the silo."
+        "no covariate is known to be the silo. If none holds its name and silos differ both in a "
+        "column and in the outcome, the coefficient of this column includes the difference between "
+        "silos; add a column of categories with the name of the silo."
     )
     usage: ClassVar[str] = "--target systolic"
     rounds: ClassVar[int] = 2 * ROUNDS

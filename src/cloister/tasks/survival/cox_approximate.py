@@ -144,9 +144,9 @@ class CoxApproximate(Gaussian):
     has_effects: ClassVar[bool] = True
     error_depends_on: ClassVar[str] = "the spread of the covariates and the effects"
     without_site: ClassVar[str] = (
-        "the model has no term for the silo. If silos differ both in a column and in the outcome, "
-        "the coefficient of this column includes the difference between silos; add a column of "
-        "categories with the name of the silo as a covariate."
+        "no covariate is known to be the silo. If none holds its name and silos differ both in a "
+        "column and in the outcome, the coefficient of this column includes the difference between "
+        "silos; add a column of categories with the name of the silo as a covariate."
     )
     absent: ClassVar[Mapping[str, str]] = {
         "strata": "task cox (DPCox) has strata, for up to three covariates; here, name the "

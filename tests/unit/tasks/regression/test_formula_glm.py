@@ -129,6 +129,11 @@ def test_counts_with_an_exposure() -> None:
     assert found["coef"][0] == pytest.approx(0.01, abs=0.003)
 
 
+def test_an_option_beside_a_formula_is_refused_with_its_term() -> None:
+    with pytest.raises(PlanError, match=r"terms, such as .* exposure\(months\)"):
+        plan_of("events ~ age", "events", family="poisson", exposure="t")
+
+
 def test_the_plan_has_terms_and_no_text() -> None:
     text = "y ~ treated + log(t) + site"
     plan = plan_of(text)

@@ -383,6 +383,7 @@ def test_the_warning_names_strata_by_site_only_where_they_have_room() -> None:
         assert site_warnings(plan) == (said,)
         assert plan.task.most_sites == 2
     assert plan_of("bbb", 2.0, 20_000, ("a", "b"), strata="site").task.n_strata == 2
+    assert "none holds its name" in NO_ROOM
     assert "cox" not in CoxApproximate.without_site
     assert "name of the silo" in CoxApproximate.without_site
 
