@@ -170,6 +170,21 @@ def test_help_lists_the_words_of_an_option(capsys: pytest.CaptureFixture[str]) -
     assert "--tests chi2,trend,odds_ratio,relative_risk\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (["describe", "a.csv", "--by", "site"], "task table1 (dp_table1) compares groups"),
+        (["verify", "school.db"], "a ledger has 'cloister budget verify'"),
+    ],
+)
+def test_another_command_is_named_where_it_has_the_answer(
+    typed: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--schema", "s", "--epsilon", "1", "--nominal-n", "9", "--out", "o"]
+    assert main([*typed, *(options if typed[0] == "describe" else [])]) in (2, 3)
+    assert says in capsys.readouterr().err
+
+
 def test_a_shell_can_complete_every_command_and_its_options(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

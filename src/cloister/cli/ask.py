@@ -31,6 +31,7 @@ from cloister.app.job import columns_used
 from cloister.app.payment import LEDGER_VARIABLE
 from cloister.app.text import attacker_sentence
 from cloister.cli.options import (
+    add_confirm_argument,
     add_max_loss_argument,
     add_reading_argument,
     add_set_argument,
@@ -112,6 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ledger", type=Path, metavar="PATH", help=f"ledger to charge (default: {LEDGER_VARIABLE})"
     )
+    add_confirm_argument(parser)
     parser.add_argument(
         "--out", type=Path, default=Path("answer"), metavar="DIR", help="folder (default: answer)"
     )
@@ -123,7 +125,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     # The other options of a job over files.
     parser.set_defaults(
         baskets=[], cache_dir=None, delta=None, study="default", min_silos=0,
-        confirm_same_content=False,
     )  # fmt: skip
 
 

@@ -71,7 +71,12 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = Fals
         metavar="E",
         help="lifetime cap of a data set that is new in the ledger; prompted for at a terminal",
     )
-    group.add_argument(
+    add_confirm_argument(group)
+
+
+def add_confirm_argument(parser: argparse._ActionsContainer) -> None:
+    """Declare the confirmation of a second budget for the same records."""
+    parser.add_argument(
         "--confirm-same-content",
         action="store_true",
         help="confirm, as the owner, a separate budget for records that the ledger has under "

@@ -85,6 +85,8 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if args.model.suffix == ".jsonl":
         return _audit_file(args, out)
     refuse_given(args.head, "--head is valid only for an audit file")
+    if args.model.suffix == ".db":
+        raise PlanError(f"{args.model.name!r} is no model; a ledger has 'cloister budget verify'.")
     if args.model.is_dir():
         if not (args.model / MODEL).is_file():
             return _horizon(args, out)

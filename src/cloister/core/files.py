@@ -44,6 +44,8 @@ def json_of(content: bytes, what: str) -> Any:
         return json.loads(
             content, object_pairs_hook=_without_repeats, parse_constant=_CONSTANTS.__getitem__
         )
+    except UnicodeDecodeError:
+        reason = "it is no text in UTF-8"
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
     raise DataError(f"{what} cannot be read: {reason}.")

@@ -47,7 +47,7 @@ def position(columns: Sequence[PublicColumn], name: str | None, role: str = "tar
             few = [*(get_close_matches(str(name), names, cutoff=0.5) or names[:3]), "..."]
         raise PlanError(
             f"{role} must be a column of the schema that the job uses, one of {len(names)} "
-            f"({', '.join(few)}), got {name!r}."
+            f"({', '.join(few)}), got {name!r}; add it to the columns of the job."
         )
     return names.index(name)
 

@@ -699,7 +699,11 @@ class ImputedRegression(Gaussian):
         costs = zip(task.names, results["missing_information"].tolist(), strict=False)
         note = f"{_LACK_NOTE} {reason}".rstrip()
         of = Table("Missing cells", ("column", "share of records"), tuple(lacking), note)
-        shown = tuple((name, NOT_KNOWN if isnan(part) else f"{part:.0%}") for name, part in costs)
+        shown = tuple(
+            (name, NOT_KNOWN if isnan(part) else f"{part:.0%}")
+            for (name, part), reference in zip(costs, results["reference"], strict=False)
+            if not reference  # it has no coefficient
+        )
         heads = ("column", "missing information")
         table = Table("Missing information", heads, shown, _INFORMATION_NOTE)
         return (*coefficients, of, table)

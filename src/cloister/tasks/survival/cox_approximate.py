@@ -149,8 +149,8 @@ class CoxApproximate(Gaussian):
         "silos; add a column of categories with the name of the silo as a covariate."
     )
     absent: ClassVar[Mapping[str, str]] = {
-        "strata": "task cox (DPCox) has strata, for up to three covariates; here, name the "
-        "column as a covariate"
+        "strata": "task cox (DPCox) has strata, for up to three covariates; here, name "
+        "a column with the name of the silo or stratum as a covariate"
     }
     usage: ClassVar[str] = "--time months --event died --nominal-events 400"
     rounds: ClassVar[int] = LAST + 1

@@ -108,6 +108,7 @@ class Describe(Gaussian):
     rounds: ClassVar[int] = 1
     ranges: ClassVar[Ranges] = {"shares": SHARE, "deviation": POSITIVE}
     usage: ClassVar[str] = "--probabilities 0.1,0.5,0.9"
+    absent: ClassVar[Mapping[str, str]] = {"by": "task table1 (dp_table1) compares groups"}
     columnwise: ClassVar[Mapping[str, str]] = Statistics.columnwise
     example: ClassVar[Example] = Example(MIXED, {"widest": 1e6})
 
