@@ -252,7 +252,8 @@ def test_persons_of_one_owner_have_a_level_missing(how: str) -> None:
     # Tests are of persons with both: no person lacks both, which is no dependence.
     clear = chi2_contingency(pd.crosstab(whole.group, whole.shop), correction=False)
     assert first.tests["chi2"].df == clear.dof
-    assert first.tests["chi2"].statistic == pytest.approx(clear.statistic, abs=4)  # 12 deviations of the noise
+    # Twelve deviations of the noise.
+    assert first.tests["chi2"].statistic == pytest.approx(clear.statistic, abs=4)
     has = second.estimates["counts"]
     assert has.labels[0] == ("false", "true")
     assert np.abs(has.values.sum(axis=1) - [whole.z.isna().sum(), whole.z.notna().sum()]).max() < 2
