@@ -135,7 +135,7 @@ class Sums(Analysis):
 class Table(Sums):
     """Counts of persons by up to three categories, with tests for two.
 
-    Tests are of persons with both columns, without the level "missing".
+    Tests use persons with both columns, and no level "missing".
 
     Parameters
     ----------
