@@ -117,7 +117,8 @@ class Horizon:
             What is released, with `epsilon` and `nominal_n` for all periods together and a schema
             with a unit of privacy. The task needs one round and Gaussian noise: `DPTable`,
             `DPKaplanMeier`, `DPLogRank`, `DPCox` or `DPNaiveBayes`, and with `keep` `DPKMeans` with
-            ``algorithm="glloyd"``. A job is for tasks without an estimator, such as "describe".
+            ``algorithm="glloyd", rounds=1``. A job is for tasks without an estimator, such as
+            "describe".
         folder : path
             A new folder. It has the exact sums of each silo and needs the protection of records.
         periods : int in [2, 104]
@@ -318,7 +319,12 @@ class Horizon:
             Title of one of the pictures over time; by default that of the first.
         """
         horizon, released = self._kept.horizon, self._kept.answered()
-        return release_axes(tuple(report.courses(horizon, released)), title)
+        if not (shown := tuple(report.courses(horizon, released))):
+            raise PlanError(
+                "this horizon has no picture over at least two periods; over_time has its numbers, "
+                "and so_far_.plot draws the records so far."
+            )
+        return release_axes(shown, title)
 
     def report(self, path: str | Path) -> None:
         """Write all answers, their course and their price as one HTML file."""

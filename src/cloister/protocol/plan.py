@@ -973,7 +973,7 @@ def rules_of_renewal(plan: Plan) -> Iterator[str]:
     if plan.layout.rounds != 1:
         yield (
             f"task {name!r} has {plan.layout.rounds} rounds, but a period of a horizon has one; "
-            "use a task with one round, such as a table of counts."
+            "use a task with one round, such as a table of counts, or 'glloyd' with rounds=1."
         )
     if plan.budget is None or plan.layout.mechanism != "gaussian":
         yield f"task {name!r} must have Gaussian noise, which one price covers in all periods."

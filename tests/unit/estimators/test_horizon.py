@@ -238,7 +238,7 @@ def test_what_a_horizon_cannot_use_is_refused_unpaid(tmp_path: Path, given: dict
         (DPTable("kind", **{**given, "nominal_n": None}), "nominal_n must be given"),
         (DPTable("kind", **{**given, "bounds": by_row}), "unit of privacy must be a column"),
         (DPTable("kind", **{**given, "ledger": None}), "needs a ledger"),
-        (DPKMeans(2, **given), "rounds, but a period of a horizon has one"),
+        (DPKMeans(2, **given), "a period of a horizon has one; .* or 'glloyd' with rounds=1"),
         ("tabulate", "must be an estimator of cloister or a Job"),
     ):
         with pytest.raises(PlanError, match=message):
@@ -268,6 +268,17 @@ def test_a_release_warns_of_missing_records(tmp_path: Path, given: dict[str, Any
     visits = Horizon.open(model, tmp_path / "weeks", periods=2)
     with pytest.warns(AccuracyWarning, match="nominal_n is 2,000"):
         visits.release(week(1, n=20))
+
+
+def test_a_horizon_without_a_course_names_what_has_its_numbers(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    model = DPKaplanMeier(time="days", event="healed", **given)
+    visits = Horizon.open(model, tmp_path / "weeks", periods=2)
+    visits.release(week(1)).release(week(2))
+    with pytest.raises(PlanError, match=r"over_time has its numbers, and so_far_.plot"):
+        visits.plot()
+    assert len(visits.over_time()) > 0
 
 
 def test_the_course_is_drawn_and_reported(tmp_path: Path, given: dict[str, Any]) -> None:

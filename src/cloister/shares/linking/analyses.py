@@ -135,6 +135,8 @@ class Sums(Analysis):
 class Table(Sums):
     """Counts of persons by up to three categories, with tests for two.
 
+    Tests use persons with both columns, and no level "missing".
+
     Parameters
     ----------
     of : tuple of str
@@ -182,12 +184,14 @@ class Table(Sums):
             "counts": placed(count_interval(sums, s)),
             "shares": placed(share_interval(sums, s, axis=None)),
         }
+        # No person lacks the columns of both owners: that empty cell would pass for dependence.
+        known = sums[tuple(slice(len(frame.column(name).categories)) for name in self.of)]
         tests = {}
-        if sums.ndim == 2:
-            tests = {"chi2": independence(sums, s), "trend": trend(sums, s)}
-        if fits("odds_ratio", sums.shape):
+        if known.ndim == 2:
+            tests = {"chi2": independence(known, s), "trend": trend(known, s)}
+        if fits("odds_ratio", known.shape):
             # The reference is in the last row and the event in the first column there.
-            ratio, tests["odds_ratio"] = odds_ratio(sums[::-1, ::-1], s)
+            ratio, tests["odds_ratio"] = odds_ratio(known[::-1, ::-1], s)
             estimates["odds_ratio"] = replace(ratio, null=1.0)  # without a connection
         return self._answered(estimates, tests)
 

@@ -62,7 +62,7 @@ class Found:
 
     def displays(self) -> tuple[Display, ...]:
         """Return the size, and tables and charts of all answers."""
-        size = Table("Linked persons", ("", "persons"), (("size", self.size),))
+        size = Table("Persons in the join", ("", "persons"), (("size", self.size),))
         return (size, *(shown for one in self.answers for shown in one.displays()))
 
     def after(self, session: Session) -> Self:

@@ -83,7 +83,7 @@ def contents_of(found: Found, ran: Ran) -> Contents:
             ("noise from", "both servers"),
         ),
         answers=(
-            ("What was released?", "; ".join(("The number of linked persons", *titles)) + "."),
+            ("What was released?", "; ".join(("The number of persons in the join", *titles)) + "."),
             (
                 "What was summed over?",
                 f"{listed(owners)}, joined by {program.key} on shares. {_LEFT_OUT}",
@@ -133,7 +133,7 @@ def _verdict(found: Found, program: Linked) -> Iterator[str]:
 
 def text_of(found: Found) -> str:
     """Return a line for the size, for each answer and for each remark, without a table."""
-    size = f"Linked persons: {found.size}."
+    size = f"Persons in the join: {found.size}."
     return "\n".join((size, *map(_sentence, found.answers), *found.remarks()))
 
 

@@ -9,7 +9,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy.stats import chi2_contingency
 
 from cloister.core.declared import as_tuples
 from cloister.core.errors import PlanError
@@ -203,7 +205,7 @@ def test_answers_are_shown_as_those_of_other_results() -> None:
         tables,
     )
     frame = found.to_frame()
-    assert frame.loc[("Linked persons", "size", "persons"), "value"] == found.size.value
+    assert frame.loc[("Persons in the join", "size", "persons"), "value"] == found.size.value
     counts = found.answers[0].estimates["counts"].values
     assert frame.loc[("table of group, shop: counts", "b", "q"), "value"] == counts[1, 1]
     means = frame.loc["means of z, group: means"]
@@ -247,6 +249,11 @@ def test_persons_of_one_owner_have_a_level_missing(how: str) -> None:
             for j, b in enumerate(counts.labels[1]):
                 clear = ((filled[columns[0]] == a) & (filled[columns[1]] == b)).sum()
                 assert abs(counts.values[i, j] - clear) < 1
+    # Tests are of persons with both: no person lacks both, which is no dependence.
+    clear = chi2_contingency(pd.crosstab(whole.group, whole.shop), correction=False)
+    assert first.tests["chi2"].df == clear.dof
+    # Twelve deviations of the noise.
+    assert first.tests["chi2"].statistic == pytest.approx(clear.statistic, abs=4)
     has = second.estimates["counts"]
     assert has.labels[0] == ("false", "true")
     assert np.abs(has.values.sum(axis=1) - [whole.z.isna().sum(), whole.z.notna().sum()]).max() < 2

@@ -136,7 +136,7 @@ def test_a_charged_run_says_so_and_a_withheld_answer_too(tmp_path: Path) -> None
 
 def test_answers_print_as_a_line_each_and_their_frame_has_the_remarks(found: Found) -> None:
     lines = repr(found).splitlines()
-    assert lines[0] == f"Linked persons: {found.size}."
+    assert lines[0] == f"Persons in the join: {found.size}."
     assert len(lines) == 1 + len(ALL) + len([*found.remarks()])
     assert "array" not in repr(found.answers)
     remarks = found.to_frame().attrs["remarks"]
