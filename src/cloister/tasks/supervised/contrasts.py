@@ -7,18 +7,18 @@ noise of opposite sign counts twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import floor, log10, sqrt
 from typing import Annotated, Any
 
 import numpy as np
 
 from cloister.core.arrays import Floats
-from cloister.core.display import Bars, Estimate, Summary, around, between
+from cloister.core.display import Bars, Estimate, Summary, between
 from cloister.core.errors import PlanError
 from cloister.protocol.task import INTERVAL_95, PublicColumn
 from cloister.tasks.columns import position, step_text
-from cloister.tasks.interval_tables import SAID, listing
+from cloister.tasks.interval_tables import SAID, bars_of, listing
 from cloister.tasks.population import population_interval, sampled
 from cloister.tasks.significance import clear, how_sure
 
@@ -51,12 +51,21 @@ def coefficient_results(
 
 
 def coefficient_bars(
-    title: str, names: tuple[str, ...], values: Floats, margins: Floats, unit: str, note: str
+    title: str,
+    names: Sequence[str],
+    coefficients: Iterable[Estimate],
+    boxes: Floats,
+    unit: str,
 ) -> Bars:
-    """Return a picture of the largest coefficients."""
+    """Return a picture of the largest changes, each over half of the box of its column."""
+
+    def over(box: float, coefficient: Estimate) -> Estimate:
+        return coefficient.mapped(lambda part: part * box)
+
+    changes = list(map(over, boxes.tolist(), coefficients))
+    values = np.array([change.value for change in changes])
     best = np.argsort(-np.abs(values), kind="stable")[:_SHOWN]  # ties in the order of the columns
-    labels = (tuple(names[i] for i in best),)
-    return Bars(title, around(values[best], margins[best], labels=labels, unit=unit), note)
+    return bars_of(title, [names[i] for i in best], [changes[i] for i in best], unit=unit)
 
 
 def effects_of(

@@ -643,9 +643,8 @@ class Linear(Gaussian):
         bars = coefficient_bars(
             "Largest effects: a column rises by half of its range",
             self.names[:-1],
-            np.array([c.value for c in compared[:-1]]) * boxes,
-            np.array([c.high - c.low for c in compared[:-1]]) / 2 * boxes,
+            compared[:-1],
+            boxes,
             columns[self.target],
-            note,
         )
         return (Table(title, ("column", "coefficient"), tuple(rows), note), bars)

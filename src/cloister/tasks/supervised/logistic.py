@@ -856,12 +856,10 @@ class Logistic(Gaussian):
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of the largest for half a column's box."""
-        ends = ("", "_low", "_high")
-        value, low, high = (
-            np.column_stack([results[f"coef{end}"], results[f"intercept{end}"]]) for end in ends
-        )
         outputs = (self.classes[1],) if self._outputs == 1 else self.classes
-        each = Estimate(value.T, low.T, high.T)  # column, output
+        coefficients = Estimate.of(results, "coef").mapped(np.transpose)  # column, output
+        constants = Estimate.of(results, "intercept").mapped(np.atleast_2d)
+        each = coefficients.followed_by(constants)
         names = of_dates(self.names, columns, self.dates)
         rows: list[tuple[str | Estimate, ...]] = [
             (name, *each[i].cells()) for i, name in enumerate(names)
@@ -869,14 +867,12 @@ class Logistic(Gaussian):
         table = Table(
             "Coefficients of the log-odds, data units", ("column", *outputs), tuple(rows), NOTE
         )
-        margins = (high - low)[0, :-1] / 2
         bars = coefficient_bars(
             f"Largest effects on {outputs[0]!r}: a column rises by half of its range",
             self.names[:-1],
-            np.asarray(results["grid_coef"])[0, :-1],
-            margins * self._frame.half_boxes[:-1],
+            [coefficients[i, 0] for i in range(len(self.names) - 1)],
+            self._frame.half_boxes[:-1],
             "log-odds",
-            NOTE,
         )
         if self._wide:
             return (table, bars)
