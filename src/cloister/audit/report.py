@@ -151,7 +151,7 @@ def _caught(mutants: Mapping[Mutant, Finding | None]) -> Table:
 def _passed(audits: Sequence[Audit]) -> str:
     good = sum(verdict(audit) == "passes" for audit in audits)
     unseen = sum(verdict(audit) == "no power" for audit in audits)
-    more = f"; of {unseen} runs show less than a tenth of the claim" * (unseen > 0)
+    more = f"; the runs of {unseen} show less than a tenth of the claim" * (unseen > 0)
     return f"{good} of {len(audits)} private methods pass{more}."
 
 
