@@ -101,6 +101,26 @@ def wait_released(federation: LocalFederation, job: str, periods: int) -> dict[s
     return found
 
 
+def check_who_is_late(
+    federation: LocalFederation, job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only north has frozen period 1: every party is told so."""
+
+    def coordinator_knows() -> bool:
+        return set(federation.job(job)["refusals"]) == {"east", "south"}
+
+    federation._wait(coordinator_knows, 60, "north is no longer among the late silos")
+    capsys.readouterr()
+    for silo, due in {
+        "north": "period 1 is frozen here and waits for other silos",
+        "east": f"period 1 waits for you: cloister horizon freeze {job[:8]} 1 FILE",
+    }.items():
+        config = str(federation.config(silo))
+        for words in (["show", job], ["list"]):
+            assert main(["jobs", *words, "--config", config]) == 0
+            assert due in " ".join(capsys.readouterr().out.split())
+
+
 def test_owners_freeze_and_agents_release_each_period_at_one_price(
     federation: LocalFederation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +143,8 @@ def test_owners_freeze_and_agents_release_each_period_at_one_price(
                 assert shown["rounds_done"] == 0
                 assert shown["waiting_for"] == "period 1, which every silo has to freeze"
             assert freeze(federation, silo, job, period, file) == 0
+            if period == 1 and silo == "north":
+                check_who_is_late(federation, job, capsys)
             assert freeze(federation, silo, job, period, file) == 0  # a repeat changes nothing
             other, _ = arrivals(tmp_path, "elsewhere", period)
             assert freeze(federation, silo, job, period, other) != 0
@@ -230,6 +252,10 @@ def test_a_silo_whose_state_is_lost_answers_in_other_jobs(
     federation._wait(lambda: found in log.read_text(), 60, "the owner is warned")
     other, _ = opened(federation, capsys)
     assert other != job
+    capsys.readouterr()
+    assert main(["jobs", "list", "--config", str(federation.config("north"))]) == 0
+    listed = capsys.readouterr().out
+    assert f"period 1 waits for you: cloister horizon freeze {other[:8]} 1 FILE" in listed
 
 
 @pytest.mark.parametrize("federation", ["group"], indirect=True)
