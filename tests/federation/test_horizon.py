@@ -12,14 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 from cloister.app.horizon import RELEASES, HorizonFolder
 from cloister.cli import main
 from cloister.cli.verify import CODES
+from cloister.console.guard import Guard
+from cloister.console.silo import silo_app
 from cloister.core.errors import CloisterError, PlanError
 from cloister.data.schema import Schema
 from cloister.federation.local import ANALYST, COORDINATOR, LocalFederation
 from cloister.federation.release_signatures import SUFFIX
+from cloister.federation.settings import SiloSettings, load_role
+from cloister.federation.silo.site import Site
 from cloister.privacy.events import HorizonEvent
 from cloister.privacy.ledger import Ledger
 from cloister.tasks import TASKS
@@ -119,6 +124,9 @@ def check_who_is_late(
         for words in (["show", job], ["list"]):
             assert main(["jobs", *words, "--config", config]) == 0
             assert due in " ".join(capsys.readouterr().out.split())
+        guard = Guard(silo_app(Site.of(load_role(Path(config), SiloSettings))), 8765)
+        owner = TestClient(guard, base_url=f"http://127.0.0.1:8765{guard.root}")
+        assert due in owner.get(guard.link).text
 
 
 def test_owners_freeze_and_agents_release_each_period_at_one_price(
