@@ -12,14 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 from cloister.app.horizon import RELEASES, HorizonFolder
 from cloister.cli import main
 from cloister.cli.verify import CODES
+from cloister.console.guard import Guard
+from cloister.console.silo import silo_app
 from cloister.core.errors import CloisterError, PlanError
 from cloister.data.schema import Schema
 from cloister.federation.local import ANALYST, COORDINATOR, LocalFederation
 from cloister.federation.release_signatures import SUFFIX
+from cloister.federation.settings import SiloSettings, load_role
+from cloister.federation.silo.site import Site
 from cloister.privacy.events import HorizonEvent
 from cloister.privacy.ledger import Ledger
 from cloister.tasks import TASKS
@@ -101,6 +106,29 @@ def wait_released(federation: LocalFederation, job: str, periods: int) -> dict[s
     return found
 
 
+def check_who_is_late(
+    federation: LocalFederation, job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only north has frozen period 1: every party is told so."""
+
+    def coordinator_knows() -> bool:
+        return set(federation.job(job)["refusals"]) == {"east", "south"}
+
+    federation._wait(coordinator_knows, 60, "north is no longer among the late silos")
+    capsys.readouterr()
+    for silo, due in {
+        "north": "period 1 is frozen here and waits for other silos",
+        "east": f"period 1 waits for you: cloister horizon freeze {job[:8]} 1 FILE",
+    }.items():
+        config = str(federation.config(silo))
+        for words in (["show", job], ["list"]):
+            assert main(["jobs", *words, "--config", config]) == 0
+            assert due in " ".join(capsys.readouterr().out.split())
+        guard = Guard(silo_app(Site.of(load_role(Path(config), SiloSettings))), 8765)
+        owner = TestClient(guard, base_url=f"http://127.0.0.1:8765{guard.root}")
+        assert due in owner.get(guard.link).text
+
+
 def test_owners_freeze_and_agents_release_each_period_at_one_price(
     federation: LocalFederation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +151,8 @@ def test_owners_freeze_and_agents_release_each_period_at_one_price(
                 assert shown["rounds_done"] == 0
                 assert shown["waiting_for"] == "period 1, which every silo has to freeze"
             assert freeze(federation, silo, job, period, file) == 0
+            if period == 1 and silo == "north":
+                check_who_is_late(federation, job, capsys)
             assert freeze(federation, silo, job, period, file) == 0  # a repeat changes nothing
             other, _ = arrivals(tmp_path, "elsewhere", period)
             assert freeze(federation, silo, job, period, other) != 0
@@ -230,6 +260,10 @@ def test_a_silo_whose_state_is_lost_answers_in_other_jobs(
     federation._wait(lambda: found in log.read_text(), 60, "the owner is warned")
     other, _ = opened(federation, capsys)
     assert other != job
+    capsys.readouterr()
+    assert main(["jobs", "list", "--config", str(federation.config("north"))]) == 0
+    listed = capsys.readouterr().out
+    assert f"period 1 waits for you: cloister horizon freeze {other[:8]} 1 FILE" in listed
 
 
 @pytest.mark.parametrize("federation", ["group"], indirect=True)

@@ -29,6 +29,7 @@ from cloister.federation.silo.decisions import (
     cost_lines,
     cost_of,
     decide,
+    next_period,
     priced,
     question,
     rows_of,
@@ -51,7 +52,7 @@ def _list(_: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
             asker(job),
             priced(job),
             job.received_at,
-            shorten(job.reason, _WHY, placeholder=" …"),
+            shorten(job.reason or next_period(job, site), _WHY, placeholder=" …"),
         )
         for job in jobs
     )

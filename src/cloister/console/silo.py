@@ -24,6 +24,7 @@ from cloister.federation.silo.decisions import (
     asker,
     check_approval,
     decide,
+    next_period,
     priced,
     question,
     rows_of,
@@ -48,14 +49,17 @@ def silo_app(site: Site) -> Starlette:
         return HTMLResponse(page("silo.html", root=root, view=view, **common, **values))
 
     def overview(request: Request) -> Response:
-        jobs = [(job, asker(job), priced(job)) for job in reversed(_jobs(site))]
+        jobs = [
+            (job, asker(job), priced(job), job.reason or next_period(job, site))
+            for job in reversed(_jobs(site))
+        ]
         waiting = [row for row in jobs if row[0].state == SiloState.WAITING]
         rest = [row for row in jobs if row[0].state != SiloState.WAITING]
         gauge, history = _budget(site)
         values = {
             "gauge": gauge,
             "history": history,
-            "known": {job.id: price for job, _, price in jobs},
+            "known": {job.id: price for job, _, price, _ in jobs},
         }
         standing = site.policy.rules.standing_limits(site.settings.cap_epsilon)
         return shown(request, "overview", waiting=waiting, rest=rest, standing=standing, **values)

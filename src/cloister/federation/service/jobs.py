@@ -137,7 +137,7 @@ class Jobs:
     _running: dict[str, _Running] = field(default_factory=dict, init=False, repr=False)
     _plans: dict[str, Plan] = field(default_factory=dict, init=False, repr=False)
     _retry_at: dict[str, float] = field(default_factory=dict, init=False, repr=False)
-    _woken: set[str] = field(default_factory=set, init=False, repr=False)
+    _woken: dict[str, set[str]] = field(default_factory=dict, init=False, repr=False)
     _shut_out: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _proposals: dict[str, deque[float]] = field(default_factory=dict, init=False, repr=False)
     _met: set[str] = field(default_factory=set, init=False, repr=False)
@@ -394,7 +394,7 @@ class Jobs:
                 self._too_late(silo, known)
             elif self._is_renewed(job):
                 if approved:
-                    self._wake(job)
+                    self._wake(job, silo)
                 else:
                     self._leave(job, silo, reason)
             elif not approved:
@@ -403,9 +403,9 @@ class Jobs:
     def _is_renewed(self, job: str) -> bool:
         return self._plan(self._known(job)).horizon is not None
 
-    def _wake(self, job: str) -> None:
+    def _wake(self, job: str, silo: str) -> None:
         """Ask the silos of a horizon now: one of them has frozen its next period."""
-        self._woken.add(job)
+        self._woken.setdefault(job, set()).add(silo)
         self._retry_at.pop(job, None)
 
     def _leave(self, job: str, silo: str, reason: str) -> None:
@@ -506,7 +506,10 @@ class Jobs:
 
     def _run(self, job: StoredJob, stop: threading.Event) -> None:
         """Run the rounds of a job to the end, or until it is stopped or a period has to wait."""
-        self._woken.discard(job.id)
+        with self._lock:
+            woken = self._woken.pop(job.id, set())
+        for silo in woken:  # after every refusal before this run, so its last word counts
+            self.store.forget_refusal(job.id, silo)
         aggregator = None
         try:
             plan = self._plan(job)

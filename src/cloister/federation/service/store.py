@@ -478,6 +478,12 @@ class Store:
         with self._transaction() as connection:
             _put(connection, _REFUSALS, job=job, silo=silo, reason=reason, at=_now())
 
+    def forget_refusal(self, job: str, silo: str) -> None:
+        """Delete the refusal of a silo, whose reason is gone."""
+        its = (_REFUSALS.c.job == job, _REFUSALS.c.silo == silo)
+        with self._transaction() as connection:
+            connection.execute(sa.delete(_REFUSALS).where(*its))
+
     def refusals(self, job: str) -> Mapping[str, str]:
         """Return the last refusal of each silo in a job."""
         query = sa.select(_REFUSALS.c.silo, _REFUSALS.c.reason).where(_REFUSALS.c.job == job)

@@ -20,6 +20,7 @@ from cloister.core.numerals import number
 from cloister.data.loss import completed_by
 from cloister.data.reading import ReadingReport
 from cloister.federation.service import render
+from cloister.federation.silo.periods import Periods, sent_of
 from cloister.federation.silo.sections import (
     CODE,
     COST,
@@ -85,12 +86,39 @@ def who_decided(job: Job) -> str:
     return f"{approved}ended by coordinator"
 
 
+def next_period(job: Job, site: Site) -> str:
+    """Return whose turn it is in the next period of a horizon; "" for any other job."""
+    if job.state not in GRANTED or "horizon" not in json.loads(job.plan):
+        return ""
+    try:
+        plan, sent = plan_of(site, job), _sent(job, site)
+        frozen = Periods.of(site, plan).count
+    except CloisterError as error:  # a list of jobs shows the others
+        return str(error)
+    if sent == plan.rounds:
+        return ""
+    if frozen > sent:
+        return f"period {sent + 1} is frozen here and waits for other silos"
+    return f"period {sent + 1} waits for you: cloister horizon freeze {job.id[:8]} {sent + 1} FILE"
+
+
+def _sent(job: Job, site: Site) -> int:
+    if not site.settings.ledger.exists():  # opening the ledger would create it
+        return 0
+    ledger = site.ledger()
+    try:
+        return sent_of(ledger, job.id)
+    finally:
+        ledger.dispose()
+
+
 def question(job: Job, site: Site) -> Question:
     """Return the description of a job on which the owner decides."""
     facts = (
         ("job", job.id),
         ("state", job.state + (f", {decided}" if (decided := who_decided(job)) else "")),
         *([("because", job.reason)] if job.reason else []),
+        *([("horizon", due)] if (due := next_period(job, site)) else []),
         ("received", job.received_at),
         ("requested by", f"{asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
         ("task and epsilon", priced(job)),
