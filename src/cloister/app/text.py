@@ -32,7 +32,7 @@ UNCLEAR = " ?"
 """Mark of a number that does not differ from that of no effect."""
 UNCLEAR_NOTE = (
     "A question mark: the interval, of the population if there is one, holds 0, or 1 of a ratio, "
-    "so there may be no effect; for a cluster: noise alone could have produced it."
+    "which may be the true value; for a cluster: noise alone could have produced it."
 )
 BRACKETS_NOTE = (
     "± and [ , ] are 95 % confidence intervals. Intervals marked 'noise and sampling' or "

@@ -203,7 +203,7 @@ def _data(settings: SiloSettings) -> Iterator[Check]:
         listed = ", ".join(map(repr, absent))
         yield fail("columns", f"no column {listed}", "correct the header or the schema.")
     else:
-        yield ok("columns", f"all {len(wanted)} columns of the schema exist")
+        yield ok("columns", f"all {len(wanted)} columns that are read exist")
 
 
 def _loss(settings: SiloSettings) -> Iterator[Check]:

@@ -85,10 +85,9 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
         _show_news(request, out)
         if job.state == SiloState.WAITING:
             flag = " --accept-aggregator-noise" if request.needs_consent else ""
+            of = f"{job.id} --config {args.config}"
             out.say()
-            out.say(
-                f"to decide: cloister jobs approve {job.id}{flag}, or cloister jobs deny {job.id}"
-            )
+            out.say(f"to decide: cloister jobs approve {of}{flag}, or cloister jobs deny {of}")
     keys = ("state", "reason", "decided_by", "received_at", "proposer")
     return {"job": job.id, **{key: getattr(job, key) for key in keys}, **request.document}
 

@@ -165,7 +165,7 @@ def _horizon(args: argparse.Namespace, out: Output) -> dict[str, Any]:
             refuse_given(getattr(args, name), f"--{name} is not valid for a horizon over files")
     if ledger is not None:
         ledger.dispose()
-    title = f"Horizon with {len(checked.frames)} released periods"
+    title = f"Horizon with {counted(len(checked.frames), 'released period')}"
     rows = tuple({**checked.checks, **_signed(found)}.items())
     out.table(Table(title, ("check", "found"), rows))
     out.paragraph(f"{found.outcome.upper()}: {found.sentence}")

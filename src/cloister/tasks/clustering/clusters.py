@@ -366,7 +366,8 @@ class Clustering:
         # Sizes of what the noise alone may have made would be read as those of groups.
         lacks = "not determined" if verdict is not None else "not distinct from the noise"
         is_shown = known.any() or not known.size
-        found = f"of about {_sizes(results['sizes'])}" if is_shown else lacks
+        _, sizes = estimates_of(results, columns)
+        found = f"of about {_sizes(sizes)}" if is_shown else lacks
         return Summary(
             title,
             f"{title}, {found}.",
@@ -401,10 +402,13 @@ class Clustering:
         return {"centres": Table("Centres", headings, rows)}
 
 
-def _sizes(sizes: Floats) -> str:
-    """Return the sizes, largest first, or the smallest and the largest of many."""
+def _sizes(sizes: Estimate) -> str:
+    """Return the sizes as in the table, largest first, or the smallest and the largest of many."""
     # A noisy size may be negative.
-    texts = [f"{round(max(size, 0.0), -1):,.0f}" for size in sorted(sizes.tolist())[::-1]]
+    texts = [
+        sizes[j].text.partition(" ")[0] if sizes.values[j] > 0 else "0"
+        for j in np.argsort(-sizes.values).tolist()
+    ]
     if len(texts) > _MOST_SIZES:
         return f"{texts[-1]} to {texts[0]}"
     return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))

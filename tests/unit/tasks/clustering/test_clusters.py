@@ -141,19 +141,21 @@ def test_it_is_said_when_no_cluster_stands_out(sizes: list[float], said: bool) -
 @pytest.mark.parametrize(
     ("sizes", "verdict", "words"),
     [
-        ([40.0, 5.0], None, "Two groups of records, of about 40 and 0."),
+        ([43.0, -5.0], None, "Two groups of records, of about 43 and 0."),
         ([4.0, 5.0], None, "Two groups of records, not distinct from the noise."),
-        ([4.0], None, "One group of records, of about 0."),
-        ([400.0, 50.0], [0, 1], "Two groups of records, of about 400 and 50."),
+        ([4.0], None, "One group of records, of about 4."),
+        ([418.0, 50.0], [0, 1], "Two groups of records, of about 420 and 50."),
         ([400.0, 50.0], [0, 0], "Two groups of records, not determined."),
     ],
 )
 def test_sizes_are_summarised_where_a_cluster_is_known(
     sizes: list[float], verdict: list[int] | None, words: str
 ) -> None:
-    results = released(sizes, 10.0)
+    ends = {end: np.zeros((len(sizes), 2)) for end in ("low", "high")}
+    results = released(sizes, 10.0) | ends
     if verdict is not None:
         results["verdict"] = np.array(verdict)
+        results["size_noise"] = results["size_half_width"]
     assert Clustering().summary(results, ("a", "b"), 100, "records").result == words
 
 
