@@ -175,6 +175,8 @@ def test_help_lists_the_words_of_an_option(capsys: pytest.CaptureFixture[str]) -
     [
         (["describe", "a.csv", "--by", "site"], "task table1 (dp_table1) compares groups"),
         (["verify", "school.db"], "a ledger has 'cloister budget verify'"),
+        (["export", "t/report.html", "--out", "o"], "for people; give 't/model.json'"),
+        (["glm", "a.csv"], "there is no command 'glm', but a task: cloister run --task glm"),
     ],
 )
 def test_another_command_is_named_where_it_has_the_answer(

@@ -213,6 +213,10 @@ class _Parser(argparse.ArgumentParser):
             place, word, known = match[1], match[2], re.findall(r"[\w.:-]+", match[3])
             if place == "COMMAND":
                 message = f"there is no command {word!r}"
+                from cloister.tasks import installed
+
+                if word in installed():
+                    return f"{message}, but a task: cloister run --task {word}"
         elif match := _OPTION.match(message):
             word = match[1]
             if word == "--formula":

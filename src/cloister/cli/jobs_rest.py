@@ -84,7 +84,9 @@ def _submit(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
         ("profile", plan.profile),
         ("plan digest", plan.digest.hex()),
     )
-    out.say(f"The silos now decide on it; see cloister jobs show {job['id']}.")
+    out.say(
+        f"The silos now decide on it; see cloister jobs show {job['id']} --config {args.config}."
+    )
     return {
         "job": job["id"],
         "state": job["state"],

@@ -128,7 +128,15 @@ def add_model_task(parser: argparse.ArgumentParser) -> None:
 def load_model(args: argparse.Namespace) -> Release:
     """Return the model of a command line, of an installed task or of the user's class."""
     path = Path(args.model)  # the file, or the folder of a release
+    refuse_page(path)
     return Release.load(path / MODEL if path.is_dir() else path, task_of_model(args))
+
+
+def refuse_page(path: Path) -> None:
+    """Raise if a report is given in place of the model beside it."""
+    if path.suffix in (".html", ".md"):
+        beside = path.with_name(MODEL)
+        raise PlanError(f"{path.name!r} is a report for people; give {str(beside)!r}.")
 
 
 def task_of_model(args: argparse.Namespace) -> dict[str, type[Task]]:

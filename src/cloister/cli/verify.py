@@ -11,7 +11,7 @@ from cloister.app.horizon import RELEASES
 from cloister.app.release import Release
 from cloister.app.replay import TOLERANCE
 from cloister.app.report.page import write_report
-from cloister.cli.options import add_model_task, refuse_given, task_of_model
+from cloister.cli.options import add_model_task, refuse_given, refuse_page, task_of_model
 from cloister.cli.output import Output
 from cloister.core.display import Table
 from cloister.core.errors import LedgerError, PlanError
@@ -26,8 +26,9 @@ CODES = {"verified": 0, "refuted": 9, "not verifiable": 10}
 """Exit code of each outcome."""
 _LIMITS = (
     "This cannot show that silos summed their true records, nor, under the group mask, that the "
-    "aggregator added its noise. Compare the fingerprints with those from the silos."
+    "aggregator added its noise."
 )
+_SIGNED = " Compare the fingerprints with those from the silos."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,14 +93,12 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
             return _horizon(args, out)
         args.model /= MODEL  # the folder of a release
     refuse_given(args.ledger, "--ledger is valid only for the folder of a horizon")
-    if args.model.suffix in (".html", ".md"):
-        beside = args.model.with_name("model.json")
-        raise PlanError(f"{args.model.name!r} is a report for people; verify {str(beside)!r}.")
+    refuse_page(args.model)
     found = verify_release(args.model, tasks=task_of_model(args), **_signatures(args, MODEL))
     rows = tuple(_checks(found).items())
     out.table(Table(f"Release of job {found.plan.run_id}", ("check", "found"), rows))
     out.paragraph(f"{found.outcome.upper()}: {found.sentence}")
-    out.paragraph(_LIMITS)
+    out.paragraph(_LIMITS + _SIGNED * bool(found.signers))
     if args.report and found.outcome == "refuted":
         # A page would carry the wrong numbers further than a terminal.
         out.warn("no report of a refuted release is written.")
@@ -171,7 +170,7 @@ def _horizon(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     out.paragraph(f"{found.outcome.upper()}: {found.sentence}")
     out.paragraph("Answers are computed from the released words when they are shown.")
     if found.replayed:
-        out.paragraph(_LIMITS)
+        out.paragraph(_LIMITS + _SIGNED * bool(found.signers))
     return {
         **_outcome(found, out),
         "reason": found.sentence,
