@@ -619,12 +619,14 @@ def scored_rows(model: Any, X: Any, y: Any = None, weight: Any = None) -> tuple[
         y = X[target]
     lacking = ~np.isfinite(values)
     kept = np.asarray(~lacking.any(axis=1))
+    columns = [repr(names[j]) for j in np.flatnonzero(lacking.any(axis=0)).tolist()][:5]
     if y is not None:
-        kept &= _present(_objects_of(Labelled(None, "y", y).column))
+        present = _present(_objects_of(Labelled(None, "y", y).column))
+        columns += ["the target"] * (not present.all())
+        kept &= present
     if kept.all():
         return X, y, weight
-    columns = [names[j] for j in np.flatnonzero(lacking.any(axis=0)).tolist()]
-    cells = ", ".join(map(repr, columns[:5])) or "the target"
+    cells = ", ".join(columns)
     sentence = (
         f"{len(kept) - kept.sum():,} of {len(kept):,} rows are left out of the score, as by a fit: "
         f"a cell of {cells} is missing, unknown or out of range."

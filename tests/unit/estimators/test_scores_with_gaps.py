@@ -81,6 +81,8 @@ def test_a_missing_label_is_left_out_and_no_record_at_all_is_an_error() -> None:
     some = LABELS.astype(object).mask(np.arange(600) < 9)
     with pytest.warns(DataLossWarning, match=r"9 of 600 rows .* a cell of the target is missing"):
         model.score(FRAME, some.tolist())
+    with pytest.warns(DataLossWarning, match=r"20 of 600 .* a cell of 'b', the target is missing"):
+        model.score(GAPS, some.tolist())  # both lack the first row
     with pytest.raises(DataError, match="600 of 600 rows"):
         model.score(FRAME, [None] * 600)
 
