@@ -216,7 +216,8 @@ class DPLinearRegression(PrivateRegressor):
             names = ", ".join(map(str, self.feature_names_[drowned]))
             warnings.warn(
                 f"the coefficient of {names} could not be estimated: its values hardly differ "
-                "within the public bounds; give narrower bounds, or leave the column out.",
+                "within the public bounds, or noise hides so few records; give narrower bounds, "
+                "leave the column out, or raise epsilon.",
                 UserWarning,
                 stacklevel=2,
             )
