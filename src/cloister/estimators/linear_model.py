@@ -365,6 +365,13 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
         # An expression of two columns is refused when the task is designed.
         return min(named, default=None)
 
+    @property
+    def _scored_target(self) -> str | None:
+        """The column that predictions are compared with; None if they are of an expression."""
+        name = self._named_target
+        is_column = self.formula is None or parse_formula(self.formula).target == ("column", name)
+        return name if is_column else None
+
     def _options(self, data: SiloData) -> dict[str, Any]:
         options = super()._options(data)
         if self.formula is not None:
