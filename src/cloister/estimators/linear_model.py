@@ -367,7 +367,7 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
 
     @property
     def _scored_target(self) -> str | None:
-        """The column that predictions are compared with; None if they are of an expression."""
+        """The column that predictions are compared with, unless the target is an expression."""
         name = self._named_target
         is_column = self.formula is None or parse_formula(self.formula).target == ("column", name)
         return name if is_column else None
