@@ -646,6 +646,8 @@ def _score(measure: Callable[..., float], model: Any, X: Any, y: Any, weight: An
     X, y = unpaired(X, y)
     if not is_list_of_tables(X):
         X, y, weight = scored_rows(model, X, y, weight)
+        if y is None:
+            raise DataError("y is required, because X has no column of the target; give y.")
         return float(measure(y, model.predict(X), sample_weight=weight))
     of_silos = ([None] * len(X) if one is None else one for one in (y, weight))
     silos = [scored_rows(model, *silo) for silo in zip(X, *of_silos, strict=True)]

@@ -216,7 +216,8 @@ class DPLinearRegression(PrivateRegressor):
             names = ", ".join(map(str, self.feature_names_[drowned]))
             warnings.warn(
                 f"the coefficient of {names} could not be estimated: its values hardly differ "
-                "within the public bounds; give narrower bounds, or leave the column out.",
+                "within the public bounds, or noise hides so few records; give narrower bounds, "
+                "leave the column out, or raise epsilon.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -363,6 +364,13 @@ class DPGeneralizedLinearRegressor(PrivateRegressor):
         named = names_in(parse_formula(self.formula).target)
         # An expression of two columns is refused when the task is designed.
         return min(named, default=None)
+
+    @property
+    def _scored_target(self) -> str | None:
+        """The column that predictions are compared with, unless the target is an expression."""
+        name = self._named_target
+        is_column = self.formula is None or parse_formula(self.formula).target == ("column", name)
+        return name if is_column else None
 
     def _options(self, data: SiloData) -> dict[str, Any]:
         options = super()._options(data)

@@ -112,7 +112,8 @@ class Measures(ReleasedModel):
         """Return all measures, with one row for each class or silo.
 
         The columns are ``value``, ``low`` and ``high`` of the noise interval, ``population_low``
-        and ``population_high``. With the title of a display, it is its table of texts.
+        and ``population_high``. With the title of a display, it is its table of texts, which has
+        the places of points such as ``roc_tpr[3]`` and groups such as ``calibration_observed[3]``.
         """
         import pandas as pd
 
@@ -268,7 +269,7 @@ def _evaluate_ours(
     at, grid = task.target, model.plan_.grid
     if (schema := spending.schema) and set(model.plan_.columns) <= set(schema.names):
         spending = replace(spending, columns=model.plan_.columns)
-    defaults = {"target": getattr(model, "target", None)}
+    defaults = {"target": getattr(model, "_scored_target", getattr(model, "target", None))}
     if isinstance(task, Classifier):
         about, defaults["classes"] = {**about, "target_bounds": None}, model.classes_
     else:

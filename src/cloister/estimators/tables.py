@@ -614,7 +614,7 @@ def scored_rows(model: Any, X: Any, y: Any = None, weight: Any = None) -> tuple[
     # A model of a curator has no plan, and no target.
     task = model.plan_.task if hasattr(model, "plan_") else None
     values, names = read_new(model, X, getattr(task, "target", None))
-    target = getattr(model, "target", None)
+    target = getattr(model, "_scored_target", getattr(model, "target", None))
     if y is None and target is not None and is_frame(X) and target in header(X):
         y = X[target]
     lacking = ~np.isfinite(values)

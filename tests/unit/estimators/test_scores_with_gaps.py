@@ -15,12 +15,15 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from cloister import (
     DataError,
     DataLossWarning,
+    DPGeneralizedLinearRegressor,
     DPKMeans,
     DPLinearRegression,
     DPLogisticRegression,
     DPNaiveBayes,
     DPRandomForestClassifier,
+    PlanError,
     Schema,
+    evaluate,
 )
 
 RNG = np.random.default_rng(0)
@@ -111,3 +114,28 @@ def test_a_scorer_that_predicts_every_row_says_why_it_cannot() -> None:
     with pytest.warns(UserWarning, match=r"(?s)Scoring failed.*X has NaN.*remove such rows"):
         found = cross_val_score(SUPERVISED[0], GAPS, LABELS, cv=2, scoring="roc_auc")
     assert np.isnan(found).all()
+
+
+def test_a_model_of_a_formula_is_scored_and_measured_with_the_target_in_its_table() -> None:
+    schema = Schema.propose(FRAME, {"a": (-4, 4), "b": (-4, 4), "c": (-4, 4)}, dataset="d")
+    how: dict[str, Any] = {"epsilon": 1e4, "bounds": schema, "nominal_n": 400}
+    model = DPGeneralizedLinearRegressor(formula="a ~ b + c", **how).fit(FRAME)
+    assert model.score(FRAME) == model.score(FRAME[["b", "c"]], FRAME["a"])
+    assert np.isfinite(cross_val_score(model, FRAME, cv=2)).all()
+    found = evaluate(model, FRAME, epsilon=1e4, nominal_n=600)["r2"]
+    assert found.low <= model.score(FRAME) <= found.high
+    # Predictions of an expression are not in the units of its column.
+    of_expression = DPGeneralizedLinearRegressor(formula="exp(a) ~ b", **how).fit(FRAME)
+    with pytest.raises(DataError, match="y is required"):
+        of_expression.score(FRAME)
+
+
+def test_a_model_whose_residuals_are_not_known_is_measured() -> None:
+    schema = Schema.propose(FRAME, {"a": (-4, 4), "b": (-4, 4), "c": (-4, 4)}, dataset="d")
+    how: dict[str, Any] = {"epsilon": 1e4, "bounds": schema, "nominal_n": 600}
+    model = DPGeneralizedLinearRegressor(target="a", **how).fit(FRAME)
+    model.result_.results["residual_std_high"][:] = np.inf
+    assert evaluate(model, FRAME, epsilon=1e4, nominal_n=600)["rmse"].value > 0
+    model.result_.results["coef"][:] = np.nan
+    with pytest.raises(PlanError, match="known numbers"):
+        evaluate(model, FRAME, epsilon=1e4, nominal_n=600)

@@ -26,7 +26,7 @@ Numbers = Mapping[str, Any]
 Model = Annotated[Any, "a trained model that is part of the plan"]
 ModelResults = Annotated[Numbers, "the results of the model"]
 BySilo = Annotated[bool, "also release the measures of each silo"]
-_OF_SAMPLING = (*ENDS, "sampling_covariance")
+_UNUSED = (*ENDS, "sampling_covariance", "residual_std_low", "residual_std_high")
 _MEASURES = {
     "accuracy": "accuracy",
     "balanced accuracy": "balanced_accuracy",
@@ -49,8 +49,8 @@ def _plain(released: Numbers) -> dict[str, Any]:
     found = {}
     for name, value in sorted(released.items()):  # so that equal results have one digest
         array = np.asarray(value)
-        if name.endswith(_OF_SAMPLING):  # may be not known, and no prediction uses it
-            array = np.nan_to_num(array, nan=0.0)
+        if name.endswith(_UNUSED):  # may be not known, and no prediction uses it
+            array = np.nan_to_num(array, nan=0.0, posinf=0.0, neginf=0.0)
         found[name] = as_tuples(array.tolist())
     return found
 

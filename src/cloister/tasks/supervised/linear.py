@@ -14,11 +14,11 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import sqrt
-from typing import Annotated, ClassVar, Self
+from math import ceil, sqrt
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import numpy as np
 
@@ -27,11 +27,18 @@ from cloister.core.declared import AtLeastZero, declared
 from cloister.core.display import Display, Estimate, Summary, Table
 from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.task import INTERVAL_95, Block, Gaussian, NoisyBlock, PublicFacts
+from cloister.protocol.task import (
+    COUNT_BITS,
+    INTERVAL_95,
+    Block,
+    Gaussian,
+    NoisyBlock,
+    PublicFacts,
+)
 from cloister.tasks.columns import Encoding, of_dates, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import n_products, symmetric
-from cloister.tasks.options import Dates, Target, build_task
+from cloister.tasks.options import Dates, Target, build_task, epsilon_for
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.contrasts import (
     Reference,
@@ -72,6 +79,9 @@ from cloister.tasks.supervised.least_squares import (
 )
 from cloister.tasks.supervised.target import Features, check_columns, check_number
 
+if TYPE_CHECKING:
+    from cloister.protocol.plan import Plan
+
 PLACES_SHARE, SPREADS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE = 0.06, 0.08, 0.04, 0.36
 SIZES_SHARE, GRADIENT_SHARE, SQUARES_SHARE = 0.10, 0.32, 0.04
 """Shares of the budget: location, scale, lengths of rows and their products; sizes of gradients,
@@ -85,6 +95,7 @@ _TARGET_LENGTH = 0.7  # of the target in a row of products, for rows of length 1
 _ENERGY = 4.0  # sums of squared residuals, the largest of which are cut
 _FARTHER = 2  # classes of targets: half as long again
 _TYPICAL, _NOISY, _SHORTEST, _LONG = 4.0, 0.0012, 0.55, 26.0
+_FEWEST = 24.0  # records per deviation of a noisy count, below which classes of lengths mislead
 _Z = INTERVAL_95["gaussian"]
 
 NOTE = (
@@ -510,6 +521,17 @@ class Linear(Gaussian):
         meat = symmetric(now.sandwich) * edge_at(now.sandwich_cut) ** 2
         return np.asarray(fit.inverse @ meat @ fit.inverse)
 
+    def plan_warnings(self, plan: Plan, forecast: Results) -> Iterator[str]:
+        """Warn that no coefficient will be known."""
+        noise = plan.noise_std(self.blocks(0)[0]) / (1 << COUNT_BITS)
+        if plan.budget is not None and plan.nominal_n < _FEWEST * noise:
+            epsilon = epsilon_for(plan.budget, _FEWEST * noise / plan.nominal_n)
+            yield (
+                f"epsilon {plan.budget.epsilon:g} is too small for {plan.nominal_n:,} records: no "
+                f"coefficient would be known; use about epsilon {epsilon:.2g} or "
+                f"{ceil(_FEWEST * noise):,} records."
+            )
+
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return no forecast: half-widths depend on the scale of columns."""
         return {}
@@ -525,10 +547,11 @@ class Linear(Gaussian):
             ``residual_std`` of shape (1,) has ``..._low`` and ``..._high``. ``covariance`` is that
             of the noise in coefficients and intercept. It has the shape (n_columns_of_design + 1,)
             twice, as has ``sampling_covariance``. ``drowned`` of shape (n_columns_of_design,) is 1
-            for columns whose coefficient is unknown. ``grid_coef`` of shape
-            (n_columns_of_design + 1,) are coefficients for numbers in ``[-1, 1]``, the intercept
-            last, the target in data units. ``records`` and ``records_half_width``, of shape (1,),
-            are the noisy number of records, at least its noise, and its margin of error.
+            for columns whose coefficient is unknown, which all are with too few records for the
+            noise. ``grid_coef`` of shape (n_columns_of_design + 1,) are coefficients for numbers in
+            ``[-1, 1]``, the intercept last, the target in data units. ``records`` and
+            ``records_half_width``, of shape (1,), are the noisy number of records, at least its
+            noise, and its margin of error.
 
         Notes
         -----
@@ -545,13 +568,17 @@ class Linear(Gaussian):
         offset[-1] += self._half_range * now.columns.centre[self._place]
         back = self._of_target(now, self._model.to_data(columns))
         around = back @ fit.around + offset
-        drowned = self._curvature(now).drowned
+        # The counts place every column and length; no later interval includes an error of these.
+        few = now.columns.n < _FEWEST * now.columns.n_std
+        drowned = self._curvature(now).drowned | few
         noise = self._with_drowned(back @ fit.noise @ back.T, drowned)
         half_width = _Z * np.sqrt(np.maximum(np.diag(noise), 0))
         half_width = np.maximum(half_width, 1e-12 * np.maximum(np.abs(around), self._widest * 1e-6))
         ends = around - half_width, around + half_width
         variance = self._residual(now, fit)
         stds = self._of_target(now, np.sqrt(variance))
+        if few:
+            stds = np.array([min(stds[0], 2 * self._half_range), 0.0, 2 * self._half_range])
         sampling = back @ self._sampling(now, fit, float(variance[0])) @ back.T
         values = np.clip(back @ fit.weights + offset, *ends)
         on_grid = self._of_target(now, self._model.to_grid(columns))
@@ -637,7 +664,10 @@ class Linear(Gaussian):
         note = NOTE.format(variance="any" if self.sandwich else "one")
         names = zip(self.names, results["drowned"], strict=False)
         if hidden := [name for name, drowned in names if drowned]:
-            note += f" Coefficients of {', '.join(hidden)} are unknown: give narrower bounds."
+            note += (
+                f" Coefficients of {', '.join(hidden)} are unknown: give narrower bounds, more "
+                "records or a larger epsilon."
+            )
         title = f"Coefficients for {columns[self.target]!r}, data units"
         boxes = self._model.half_boxes[:-1]
         bars = coefficient_bars(

@@ -154,7 +154,10 @@ class Tabulate(Gaussian):
         groups, measured, n = (*self.tables, self.by), len(self._measured), self.n_features
         used = {j for side in groups for j in side}
         if not (self.tables or self.means):
-            yield "tables or means must be given, such as tables=[['sex', 'smokes']]; got neither."
+            yield (
+                "tables or means must be given, such as tables=[['sex', 'smokes']], in Python "
+                "DPTable(['sex', 'smokes']); got neither."
+            )
         if max(used | {*self.means}) >= n or not n == len(self.labels) == len(self.walls):
             yield f"'labels' and 'walls' must have an entry for each of {n} columns."
         for j in used:

@@ -19,6 +19,7 @@ from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import check_estimator
 
 from cloister import DPLinearRegression, DPLogisticRegression, PlanError, Schema
+from cloister.app.forecast import size_warnings
 from cloister.app.job import make_plan, run_job
 from cloister.app.release import Release
 from cloister.data.schema import Column
@@ -668,3 +669,17 @@ def test_more_noise_means_a_larger_share_of_the_tail_is_taken_for_lost() -> None
     found = [cut_of(counts, std, counts.sum(), 5 * std) for std in (1.0, 30.0)]
     assert all(place > 60 for place, _ in found)
     assert found[0][1] < found[1][1]
+
+
+@pytest.mark.parametrize(("n", "known"), [(450, False), (4000, True)])
+def test_few_records_make_a_linear_model_unknown_and_never_narrow(n: int, known: bool) -> None:
+    shape, records = toy(0, n)
+    truth = fitted(Linear, shape, records).results
+    for seed in range(20):
+        found = fitted(Linear, shape, records, epsilon=1.0, noise=SimulatedNoise(seed)).results
+        assert (found["drowned"] == (0 if known else 1)).all()
+        for name in () if known else ("coef", "intercept", "residual_std"):
+            low, high = found[f"{name}_low"], found[f"{name}_high"]
+            assert ((low < truth[name]) & (truth[name] < high)).all()
+    plan = make_plan(Linear, shape, ["silo-0"], budget=Budget(1.0, 1e-6), nominal_n=n, target="y")
+    assert known != any("no coefficient would be known" in text for text in size_warnings(plan))
