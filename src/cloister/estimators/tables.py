@@ -360,9 +360,9 @@ def _ends_of(bounds: Any, names: Sequence[str], called: str) -> list[list[float]
         if wordy := _wordy(bounds):
             facts = {name: "yes-no" if fact is bool else fact for name, fact in bounds.items()}
             raise PlanError(
-                f"{called} of {wordy!r} are no numbers; for categories and dates give a schema, "
-                f"for example Schema.propose(table, {facts!r}), with the target if there is "
-                f"one{choosing('bounds')}."
+                f"{called} of {wordy!r} are no numbers; for categories and dates give a schema, with "
+                "the target if there is one, for example "
+                f"Schema.propose(table, {facts!r}){choosing('bounds')}."
             ) from None
         raise PlanError(
             f"{called} must be public numbers: a tuple (low, high), each a number or {n} numbers, "
