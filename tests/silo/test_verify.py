@@ -137,6 +137,14 @@ def test_signatures_may_be_given_one_by_one(
     assert json.loads(capsys.readouterr().out)["signatures"]["valid"] == len(files)
 
 
+def test_the_signature_next_to_the_model_counts_with_those_given(
+    released: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = [str(path.with_name(MODEL + SUFFIX)) for path in released[1:]]
+    assert main(["verify", str(released[0]), "--signed", *others, "--json"]) == CODES["verified"]
+    assert json.loads(capsys.readouterr().out)["signatures"]["valid"] == len(released)
+
+
 def test_what_a_reader_writes_is_verified_with_the_signatures_of_the_silos(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +241,7 @@ def test_only_pinned_keys_count(model: Path, capsys: pytest.CaptureFixture[str])
 def test_a_changed_signature_does_not_count(
     model: Path, capsys: pytest.CaptureFixture[str], key: str
 ) -> None:
+    model.with_name(MODEL + SUFFIX).unlink()  # the same signature, unchanged
     file = model.with_name(f"0{SUFFIX}")
     document = json.loads(file.read_text())
     text = document[key]
@@ -260,5 +269,6 @@ def test_the_word_on_another_job_counts_for_nothing(
     for number, silo in enumerate(silos.values()):
         other = silo.site.folder / "results" / plan.run_id / (MODEL + SUFFIX)
         shutil.copy(other, model.with_name(f"{number}{SUFFIX}"))
+    model.with_name(MODEL + SUFFIX).unlink()
     said = verified(model, capsys, "--signers", "1")
     assert (said["outcome"], said["signatures"]["valid"]) == ("not verifiable", 0)

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="FILE",
-        help=f"signatures of silos (default: FILE{SUFFIX}, if it exists)",
+        help=f"signatures of other silos, added to FILE{SUFFIX}",
     )
     parser.add_argument(
         "--signers",

@@ -77,7 +77,7 @@ def verify_release(
     Parameters
     ----------
     signatures : sequence of Path
-        Files of silos' signatures; by default the one next to the model, if it exists.
+        Files of silos' signatures, added to the one next to the model.
     signers : int, optional
         Silos that must have signed; by default the plan's `min_silos`.
     pins : mapping of silo to fingerprint, optional
@@ -104,8 +104,7 @@ def verify_release(
         if field.startswith(("results", "history")) and (other := code_mismatch(plan)):
             found, why = replace(found, outcome="not verifiable"), f"{field!r} differs: {other}"
     else:
-        beside = model.with_name(model.name + SUFFIX)
-        files = signatures or [file for file in [beside] if file.is_file()]
+        files = _files(model.with_name(model.name + SUFFIX), signatures)
         digest, sums = (hashlib.sha256(text).hexdigest() for text in (content, words))
         return _counted(replace(found, replayed=True), digest, sums, files, pins)
     return replace(found, reason=why)
@@ -130,11 +129,14 @@ def verify_horizon(
     found = Finding(plan, checked.outcome, checked.sentence, needed=needed)
     if checked.reason or plan.horizon is None:  # over files, nobody signs
         return checked, found
-    beside = folder / (RELEASES + SUFFIX)
-    files = signatures or [file for file in [beside] if file.is_file()]
+    files = _files(folder / (RELEASES + SUFFIX), signatures)
     public, words = map(hashlib.sha256, checked.horizon.signed_parts(checked.frames))
     replayed = replace(found, reason="", replayed=True)
     return checked, _counted(replayed, public.hexdigest(), words.hexdigest(), files, pins)
+
+
+def _files(beside: Path, others: Sequence[Path]) -> list[Path]:
+    return [*(file for file in [beside] if file.is_file()), *others]
 
 
 def _needed(plan: Plan, signers: int | None) -> int:

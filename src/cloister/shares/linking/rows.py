@@ -276,9 +276,13 @@ def _require_same(columns: Sequence[Column], schema: Schema) -> None:
             names == column.categories and (bool(names) or (own.min, own.max) == column.ends)
         )
         if not same:
+            allowed = "no such column"
+            if own is not None:
+                ends = f"low = {own.min!r}, high = {own.max!r}"
+                allowed = f"categories = {list(names)}" if names else ends
             raise PlanError(
                 f"column {column.name!r} of the session must have the bounds or categories of this "
-                "schema; correct one of them."
+                f"schema, which has {allowed}; correct one of them."
             )
 
 

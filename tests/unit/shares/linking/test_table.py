@@ -354,6 +354,24 @@ def test_a_unit_of_the_schema_has_no_more_keys_than_the_program_pays_for() -> No
         assert ready.no_key == 1
 
 
+@pytest.mark.parametrize(
+    ("column", "allowed"),
+    [
+        (Column(name="late", categories=("no", "yes")), r"categories = \['false', 'true'\]"),
+        (Column(name="spent", high=9.0), r"low = 0.0, high = 5.0"),
+        (Column(name="age", high=9.0), r"no such column"),
+    ],
+)
+def test_a_column_unlike_the_schema_is_refused_with_what_the_schema_has(
+    column: Column, allowed: str
+) -> None:
+    read: Any = (Column(name="late", categories=("false", "true")), Column(name="spent", high=5.0))
+    schema = Schema(dataset="crm", unit="id", max_rows=1, columns=tuple(c.schema() for c in read))
+    side = Side(rows=9, key=("id",), columns=(column,))
+    with pytest.raises(PlanError, match=rf"{column.name!r} .* which has {allowed};"):
+        prepare(side, (Part(rule="digits"),), pd.DataFrame({"id": ["7"]}), schema, 1)
+
+
 def test_a_digest_names_keys_and_rows_and_no_session() -> None:
     table = frames(50, 50, 1.0)[0]
     program = question(analyses=[Means(number="x", by="group")]).program
