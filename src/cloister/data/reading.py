@@ -97,13 +97,21 @@ class ColumnReading:
     hint: str = ""  # on cells that are probably right
     keeps_missing: bool = False  # for tasks that complete the cells
 
-    @property
-    def is_guess(self) -> bool:
-        """True if the remedy assigns a single letter to a category, which has other meanings."""
+    def is_guess(self, known: Mapping[str, Collection[str]]) -> bool:
+        """True if the remedy adds a word to a category whose letters it has not.
+
+        Parameters
+        ----------
+        known : mapping of str to words
+            The spellings of the column so far.
+        """
         if self.remedy is None or not isinstance(self.remedy.value, Mapping):
             return False
-        names = set(self.remedy.value) - {"true", "false"}
-        return any(len(word) == 1 for name in names for word in self.remedy.value[name] or ())
+        return any(
+            word not in known.get(name, ()) and _letters(word) != _letters(name)
+            for name in set(self.remedy.value) - {"true", "false"}
+            for word in self.remedy.value[name] or ()
+        )
 
     @property
     def cause_and_remedy(self) -> str:
@@ -797,6 +805,11 @@ def _similar_category(word: str, by_folded: Mapping[str, str]) -> str | None:
     similar = difflib.get_close_matches(word, by_folded, 1, 0.8)
     similar = similar or [name for name in by_folded if word and name.startswith(word)]
     return by_folded[similar[0]] if len(similar) == 1 else None
+
+
+def _letters(word: str) -> str:
+    """Return the letters and digits of a word, without case."""
+    return "".join(filter(str.isalnum, word.casefold()))
 
 
 def _most(words: Counter[str], pattern: str) -> bool:
