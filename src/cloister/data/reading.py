@@ -64,6 +64,9 @@ _SIGN = "[+\\-\u2212\u2013]?"  # two of them only look like a minus sign
 _NUMBERS = {
     "their minus sign is another sign; save them with -": r"[\u2212\u2013]\d.*",
     "brackets may mean negative numbers; save them with -": r"\(\d+([.,]\d*)?\)",
+    "they are limits, not numbers; agree on the number that stands for each": (
+        r"[<>\u2264\u2265]=?\s*\d+([.,]\d*)?"
+    ),
     "they have units before the numbers; save them without units": (
         r"[^\d\s.,()+\-]+\s*[+-]?\d+([.,]\d*)?"
     ),
@@ -670,6 +673,15 @@ def why(
     # Bytes of another encoding appear as control characters or as the replacement character.
     if any(re.search("[\ufffd\x80-\x9f]", word) for word in words):
         return f"{head}; set the encoding of the file", Remedy("encoding", None)
+    # A third value of a boolean, and signs among numbers; a sign alone may be a category.
+    has_both = column.type == "boolean" and {"false", "true"} <= set(understood)
+    is_third = has_both and not _are_one_and_two(words)
+    code = r"[\W_]+|-?\d+(\.0*)?" if is_third else r"[\W_]+"
+    if (is_third or column.type in ("number", "integer")) and all(
+        re.fullmatch(code, word) for word in words
+    ):
+        codes = Remedy("absent", tuple(sorted(words)), column.name)
+        return f"{head}; they may mark missing cells: {codes}", None
     for diagnose in (_as_booleans, _as_dates, _as_numbers, _as_categories):
         if finding := diagnose(column, schema, words):
             text, its_remedy = finding
