@@ -101,7 +101,7 @@ class ColumnReading:
     keeps_missing: bool = False  # for tasks that complete the cells
 
     def is_guess(self, known: Mapping[str, Collection[str]]) -> bool:
-        """Return True if the remedy adds a word to a category whose letters it has not.
+        """Return True if the remedy adds a word to a category with other letters.
 
         Parameters
         ----------
