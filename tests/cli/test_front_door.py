@@ -64,6 +64,13 @@ def test_an_option_of_another_action_is_not_its_own_answer(
     assert "did you mean '--task'" not in said
 
 
+def test_an_argument_of_another_action_is_no_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    # `budget cap` has this argument.
+    assert main(["budget", "show", "--dataset", "ward"]) == 2
+    said = capsys.readouterr().err
+    assert "unrecognized arguments: --dataset; see cloister budget show --help" in said
+
+
 def test_an_option_of_a_task_is_pointed_to_set(capsys: pytest.CaptureFixture[str]) -> None:
     # `cloister table1` has this option, `jobs submit` runs any task.
     submit = ["jobs", "submit", "--config", "a", "--schema", "s", "--silos", "a,b"]

@@ -195,7 +195,8 @@ class _Parser(argparse.ArgumentParser):
             # options, one of any task has --set for them.
             of_any = "an option of the task is --set NAME=VALUE" if hasattr(found, "set") else ""
             hint = getattr(found, "absent", {}).get(option)
-            known = f"{message}; {hint}" if hint else self._with_suggestion(message)
+            suggested = self._with_suggestion(message, found.invoked)
+            known = f"{message}; {hint}" if hint else suggested
             self._refuse(
                 f"{known}; {of_any}" if of_any and not hint else known, f" {found.invoked}"
             )
@@ -207,7 +208,7 @@ class _Parser(argparse.ArgumentParser):
     def _refuse(self, sentence: str, invoked: str = "") -> NoReturn:
         self.exit(USAGE, f"{self.prog}: {sentence}; see {self.prog}{invoked} --help\n")
 
-    def _with_suggestion(self, message: str) -> str:
+    def _with_suggestion(self, message: str, invoked: str = "") -> str:
         """Return the message with the most similar command or option, if one is unknown."""
         if match := _CHOICE.match(message):
             place, word, known = match[1], match[2], re.findall(r"[\w.:-]+", match[3])
@@ -224,7 +225,11 @@ class _Parser(argparse.ArgumentParser):
 
                 return f"{message}; {BY_FORMULA}"
             if any(
-                a.dest == word[2:] for leaf in leaves(self) for a in leaf._get_positional_actions()
+                a.dest == word[2:]
+                for leaf in leaves(self)
+                for a in leaf._get_positional_actions()
+                # An argument of another action is no help here.
+                if leaf.get_default("invoked") == invoked or not invoked
             ):
                 return f"{message}; give the {word[2:]} without {word!r}"
             known = [option for leaf in leaves(self) for option in leaf._option_string_actions]

@@ -52,7 +52,7 @@ def fitted(
     """Return a schema for a source in another format, by the remedies of its reports.
 
     A remedy for cells that the reader did not understand is applied if it has one meaning. `accept`
-    decides on the others: words for categories by their first letter, 1 and 2 for a boolean, and
+    decides on the others: words that only resemble a category, 1 and 2 for a boolean, and
     doubts on cells that were read.
 
     Parameters
@@ -78,7 +78,7 @@ def fitted(
         report = check_file(source, schema, names)
         open_remedies = [
             (remedy, why, is_plain)
-            for remedy, why, is_plain in _proposed(report)
+            for remedy, why, is_plain in _proposed(report, schema)
             if remedy.is_complete and remedy not in (*applied, *refused)
         ]
         if not open_remedies:
@@ -95,13 +95,14 @@ def fitted(
         refused += (remedy,)
 
 
-def _proposed(report: ReadingReport) -> Iterator[tuple[Remedy, str, bool]]:
+def _proposed(report: ReadingReport, schema: Schema) -> Iterator[tuple[Remedy, str, bool]]:
     """Yield the remedies of a report with their reasons; True if one has a single meaning."""
     for column in report.columns:
         if not column.needed:
             continue
         if column.remedy:
-            is_guess = column.is_guess or (column.remedy.key == "spellings" and column.doubt)
+            guesses = column.is_guess(schema[column.name].spellings)
+            is_guess = guesses or (column.remedy.key == "spellings" and column.doubt)
             yield column.remedy, column.cause_and_remedy, not is_guess
         if column.doubt and column.doubt.remedy:
             yield column.doubt.remedy, column.doubt.sentence, False

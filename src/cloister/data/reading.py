@@ -64,6 +64,9 @@ _SIGN = "[+\\-\u2212\u2013]?"  # two of them only look like a minus sign
 _NUMBERS = {
     "their minus sign is another sign; save them with -": r"[\u2212\u2013]\d.*",
     "brackets may mean negative numbers; save them with -": r"\(\d+([.,]\d*)?\)",
+    "they are limits, not numbers; agree on the number that stands for each": (
+        r"[<>\u2264\u2265]=?\s*\d+([.,]\d*)?"
+    ),
     "they have units before the numbers; save them without units": (
         r"[^\d\s.,()+\-]+\s*[+-]?\d+([.,]\d*)?"
     ),
@@ -97,13 +100,21 @@ class ColumnReading:
     hint: str = ""  # on cells that are probably right
     keeps_missing: bool = False  # for tasks that complete the cells
 
-    @property
-    def is_guess(self) -> bool:
-        """True if the remedy assigns a single letter to a category, which has other meanings."""
+    def is_guess(self, known: Mapping[str, Collection[str]]) -> bool:
+        """Return True if the remedy adds a word to a category with other letters.
+
+        Parameters
+        ----------
+        known : mapping of str to words
+            The spellings of the column so far.
+        """
         if self.remedy is None or not isinstance(self.remedy.value, Mapping):
             return False
-        names = set(self.remedy.value) - {"true", "false"}
-        return any(len(word) == 1 for name in names for word in self.remedy.value[name] or ())
+        return any(
+            word not in known.get(name, ()) and _letters(word) != _letters(name)
+            for name in set(self.remedy.value) - {"true", "false"}
+            for word in self.remedy.value[name] or ()
+        )
 
     @property
     def cause_and_remedy(self) -> str:
@@ -662,6 +673,15 @@ def why(
     # Bytes of another encoding appear as control characters or as the replacement character.
     if any(re.search("[\ufffd\x80-\x9f]", word) for word in words):
         return f"{head}; set the encoding of the file", Remedy("encoding", None)
+    # A third value of a boolean, and signs among numbers; a sign alone may be a category.
+    has_both = column.type == "boolean" and {"false", "true"} <= set(understood)
+    is_third = has_both and not _are_one_and_two(words)
+    code = r"[\W_]+|-?\d+(\.0*)?" if is_third else r"[\W_]+"
+    if (is_third or column.type in ("number", "integer")) and all(
+        re.fullmatch(code, word) for word in words
+    ):
+        codes = Remedy("absent", tuple(sorted(words)), column.name)
+        return f"{head}; they may mark missing cells: {codes}", None
     for diagnose in (_as_booleans, _as_dates, _as_numbers, _as_categories):
         if finding := diagnose(column, schema, words):
             text, its_remedy = finding
@@ -797,6 +817,11 @@ def _similar_category(word: str, by_folded: Mapping[str, str]) -> str | None:
     similar = difflib.get_close_matches(word, by_folded, 1, 0.8)
     similar = similar or [name for name in by_folded if word and name.startswith(word)]
     return by_folded[similar[0]] if len(similar) == 1 else None
+
+
+def _letters(word: str) -> str:
+    """Return the letters and digits of a word, without case."""
+    return "".join(filter(str.isalnum, word.casefold()))
 
 
 def _most(words: Counter[str], pattern: str) -> bool:

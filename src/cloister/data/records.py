@@ -248,6 +248,8 @@ def read_floats(
         this is the data, not a release.
     """
     rules = Rules.of(schema) if schema else None
+    if schema and (names is None or tuple(names) == schema.names):
+        names = schema.headers  # the names of these columns in the file
     number = CellType()
 
     def read(raw: Raw) -> Floats:

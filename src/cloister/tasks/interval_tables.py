@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -60,11 +60,18 @@ def listing(parts: Iterable[Sequence[Cell]]) -> tuple[Cell, ...]:
     return tuple(joined)
 
 
+def undated(columns: Sequence[int], dates: Collection[int]) -> list[int]:
+    """Return the places of columns without dates, since a tenth of 2024 is 202 years."""
+    return [place for place, j in enumerate(columns) if j not in dates]
+
+
 def precision(estimates: Iterable[Estimate]) -> str:
-    """Return a sentence with the share of numbers whose interval is short, with sampling."""
+    """Return a sentence on how many numbers have a short interval, or "" without numbers."""
     ends = [one.of_population for one in estimates]
     widths = np.concatenate([[0.0] * 0, *(np.ravel(one.high - one.low) / 2 for one in ends)])
     values = np.concatenate([[0.0] * 0, *(np.abs(np.ravel(one.values)) for one in ends)])
+    if not len(values):
+        return ""
     exact = int(np.count_nonzero(widths <= _EXACT * values))
     return (
         f"{exact} of {len(values)} numbers are exact to a tenth of their value (95 %, with "

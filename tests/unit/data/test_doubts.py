@@ -121,6 +121,27 @@ def test_a_line_of_totals_is_no_record(tmp_path: Path) -> None:
     assert not check_file(written(tmp_path, "a,b,c", "1,,", "4,5,6"), schema(*columns), "a").doubts
 
 
+@pytest.mark.parametrize(
+    ("word", "spellings", "is_taken"),
+    [
+        ("PA", {}, False),  # another plastic, which resembles PLA
+        ("grade 3", {}, False),
+        ("pla", {}, True),
+        ("Grade-2", {}, True),
+        ("pla", {"grade 2": ["PA"]}, True),  # the owner's word is no guess
+    ],
+)
+def test_a_word_that_only_resembles_a_category_needs_consent(
+    word: str, spellings: dict[str, list[str]], is_taken: bool
+) -> None:
+    column = {"name": "x", "type": "category", "categories": ["PLA", "grade 2"]}
+    agreed = schema({**column, "spellings": spellings})
+    _, remedies, report = fitted(pd.DataFrame({"x": ["PLA", "PLA", word]}), agreed)
+    assert bool(remedies) == is_taken
+    assert report.lost == 1 - is_taken
+    assert "spellings" in str(report.remedies) or is_taken
+
+
 def test_remedies_with_one_meaning_are_applied_and_others_need_consent(tmp_path: Path) -> None:
     columns = [
         AMOUNT,

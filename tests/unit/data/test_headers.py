@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from cloister.core.errors import DataError, PlanError
-from cloister.data import check_file, read_rows, read_source
+from cloister.data import check_file, read_floats, read_rows, read_source
 from cloister.data.schema import Schema, reading_file
 from cloister.data.sources import similar_columns
 
@@ -71,3 +71,14 @@ def test_a_column_in_one_unit_is_no_spelling_of_one_in_another() -> None:
 def test_two_columns_must_not_have_one_header() -> None:
     with pytest.raises(PlanError, match="different headers"):
         AGREED.written_as(columns={"sex": {"header": "age"}})
+
+
+@pytest.mark.parametrize("names", [None, ("sex",)])
+def test_cells_are_read_by_the_headers_of_the_schema(
+    tmp_path: Path, names: tuple[str, ...] | None
+) -> None:
+    (path := tmp_path / "a.csv").write_text("Fall,Geschlecht\n1,m\n2,female\n")
+    sex = {"name": "sex", "type": "category", "categories": ["female", "male"]}
+    german = {**sex, "header": "Geschlecht", "spellings": {"male": ["m"]}}
+    schema = Schema(dataset="d", unit="row", columns=[german])
+    assert read_floats(path, names, schema).tolist() == [[1.0], [0.0]]

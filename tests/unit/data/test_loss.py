@@ -118,6 +118,23 @@ def test_a_remedy_is_a_setting_as_a_schema_has_it(
     assert f"{expected} (" in sentence
 
 
+@pytest.mark.parametrize(
+    ("column", "cells", "said"),
+    [
+        (AGE, ["1", "2", "."], 'may mark missing cells: absent = ["."]'),
+        ({"name": "paid", "type": "boolean"}, ["0", "1", "9"], 'absent = ["9"]'),
+        ({"name": "paid", "type": "boolean"}, ["1", "+"], "set which of them is true"),
+        (AGE, ["1", "<0.5"], "they are limits, not numbers"),
+    ],
+)
+def test_codes_and_limits_are_not_taken_for_values(
+    column: dict[str, Any], cells: list[str], said: str
+) -> None:
+    schema = Schema(dataset="d", unit="row", columns=[column])
+    (cause,) = check_file(pd.DataFrame({column["name"]: cells}), schema).causes
+    assert said in cause
+
+
 def test_words_with_quotes_and_blanks_stay_toml() -> None:
     import tomllib
 

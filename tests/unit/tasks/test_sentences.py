@@ -40,6 +40,7 @@ def records() -> dict[str, Any]:
         "default": rng.random(N) < 1 / (1 + np.exp((score - 550) / 30)),
         "bread": bread,
         "butter": rng.random(N) < 0.1 + 0.4 * bread,
+        "day": rng.uniform(2020, 2025, N),
     }
 
 
@@ -51,6 +52,8 @@ def column(name: str) -> dict[str, Any]:
         return {"name": name, "type": "number", "min": BOX[name][0], "max": BOX[name][1]}
     if name == "months":
         return {"name": name, "type": "integer", "min": 0, "max": 61}
+    if name == "day":
+        return {"name": name, "type": "date", "min": 2020.0, "max": 2025.0}
     if name in FLAGS:
         return {"name": name, "type": "boolean"}
     return {"name": name, "type": "category", "categories": ["private", "state", "none"]}
@@ -331,3 +334,24 @@ def test_the_number_of_outliers_is_that_of_the_scores() -> None:
         for step in (0.1, -0.1)
     ]
     assert near[0] - margin < count < near[1] + margin
+
+
+@pytest.mark.parametrize(
+    ("task", "names", "options", "counted"),
+    [
+        ("describe", "day", {}, 1),  # the deviation, which is a length of time
+        ("describe", "day bmi", {}, 6),
+        ("statistics", "day bmi", {}, 3),
+        ("quantiles", "day bmi", {"probabilities": (0.5,)}, 1),
+        ("bounds", "day bmi", {}, 2),
+        ("discretise", "day bmi", {}, 18),
+        ("table1", "day treated", {}, 2),
+        ("tabulate", "day bmi treated", {"means": ("day", "bmi"), "by": ("treated",)}, 2),
+        ("tabulate", "day treated", {"means": ("day",), "by": ("treated",)}, None),
+    ],
+)
+def test_no_date_counts_as_exact_to_a_tenth_of_its_year(
+    task: str, names: str, options: dict[str, Any], counted: int | None
+) -> None:
+    found = re.search(r"of (\d+) numbers are exact", said(task, names, **options).reliability)
+    assert (found and int(found[1])) == counted

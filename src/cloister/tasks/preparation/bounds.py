@@ -18,7 +18,7 @@ from cloister.core.numerals import counted
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicFacts
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import SAID, in_days, listing, precision
+from cloister.tasks.interval_tables import SAID, in_days, listing, precision, undated
 from cloister.tasks.options import Keep, build_task, noise_multiplier_for
 from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels, with_intervals
 from cloister.tasks.preparation.scaled import Scaled
@@ -121,7 +121,8 @@ class Bounds(Scaled):
         for i, j in enumerate(self.used[:SAID]):
             low, high = (in_days(found[i, k], j in self.quantiles.dates) for k in (0, 1))
             parts.append((f"{columns[j]} ", low, " to ", high))
-        return Summary(result=("Bounds: ", *listing(parts), "."), reliability=precision([found]))
+        counted = found[undated(self.used, self.quantiles.dates)]
+        return Summary(result=("Bounds: ", *listing(parts), "."), reliability=precision([counted]))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of the bounds, and the other displays of quantiles."""

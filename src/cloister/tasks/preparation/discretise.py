@@ -17,7 +17,7 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicColumn, PublicFacts
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import SAID, in_days, listing, precision
+from cloister.tasks.interval_tables import SAID, in_days, listing, precision, undated
 from cloister.tasks.options import Keep, build_task
 from cloister.tasks.preparation.quantiles import (
     Quantiles,
@@ -125,7 +125,7 @@ class Discretise(Changing):
         )
         return Summary(
             result=(f"{len(BINS)} bins of each column, cut at quantiles. Medians: ", *parts, "."),
-            reliability=precision([found]),
+            reliability=precision([found[undated(self.used, self.quantiles.dates)]]),
         )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:

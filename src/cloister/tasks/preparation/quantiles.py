@@ -40,7 +40,7 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import SAID, curve_of, in_days, listing, precision
+from cloister.tasks.interval_tables import SAID, curve_of, in_days, listing, precision, undated
 from cloister.tasks.options import Dates, Keep, build_task, noise_multiplier_for
 from cloister.tasks.preparation.ticks import AllTicks, Ticks, check_ticks, ticks_of
 
@@ -287,7 +287,8 @@ class Quantiles(Gaussian):
         )
         part = self.probabilities[k]
         name = "Medians" if part == 0.5 else f"Quantiles of {part:.3g}"
-        return Summary(result=(f"{name}: ", *parts, "."), reliability=precision([found]))
+        counted = found[undated(self.used, self.dates)]
+        return Summary(result=(f"{name}: ", *parts, "."), reliability=precision([counted]))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of quantiles, and the distributions of the first columns."""

@@ -231,7 +231,10 @@ class Statistics(Gaussian):
             (f"{columns[j]} ", interval_tables.in_days(means[i], j in self.dates))
             for i, j in enumerate(self.used[: interval_tables.SAID])
         )
-        both = [means, Estimate.of(results, "deviation")]
+        both = [
+            means[interval_tables.undated(self.used, self.dates)],
+            Estimate.of(results, "deviation"),
+        ]
         return Summary(result=("Means: ", *parts, "."), reliability=interval_tables.precision(both))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:

@@ -52,6 +52,7 @@ from cloister.tasks.interval_tables import (
     number_of,
     precision,
     table_of_count,
+    undated,
 )
 from cloister.tasks.options import Dates, build_task, noise_multiplier_for
 from cloister.tasks.population import sampled
@@ -308,10 +309,11 @@ class Describe(Gaussian):
                 mean = number_of(results, "mean", self.numbers.index(j))
                 parts.append((f"mean {name} ", in_days(mean, j in self.dates)))
         first, *rest = listing(parts[:SAID])
+        counted = undated(self.numbers, self.dates)
         return Summary(
             result=(f"{str(first)[:1].upper()}{str(first)[1:]}", *rest, "."),
             reliability=precision(
-                Estimate.of(results, name)
+                Estimate.of(results, name)[counted if name in ("mean", "quantiles") else ...]
                 for name in ("mean", "deviation", "quantiles", "shares")
                 if name in results
             ),

@@ -34,7 +34,15 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import codes, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import SAID, SIGNIFICANT, in_days, listing, number_of, precision
+from cloister.tasks.interval_tables import (
+    SAID,
+    SIGNIFICANT,
+    in_days,
+    listing,
+    number_of,
+    precision,
+    undated,
+)
 from cloister.tasks.options import Dates, build_task, noise_multiplier_for
 from cloister.tasks.preparation.quantiles import Levels, Quantiles, usual_levels
 from cloister.tasks.preparation.statistics import Statistics
@@ -562,7 +570,10 @@ class Table1(Gaussian):
     ) -> Summary:
         """Summarise the columns that differ between groups, or the first columns."""
         if not self.by:
-            return Summary(result=self._first(results, columns), reliability=_precise(results))
+            return Summary(
+                result=self._first(results, columns),
+                reliability=_precise(results, undated(self.numbers, self.dates)),
+            )
         names = [*(columns[j] for j in self.numbers), *(columns[j] for j in self.factors)]
         # All tests together, as Holm's correction has them.
         p = np.concatenate([results.get(f"{test}_holm", np.zeros(0)) for test in ("welch", "chi2")])
@@ -648,8 +659,12 @@ def _joined(parts: Iterable[Mapping[str, Estimate]]) -> dict[str, Floats]:
     return {name: np.concatenate([part[name] for part in each], axis=1) for name in each[0]}
 
 
-def _precise(results: Results) -> str:
-    return precision(Estimate.of(results, name) for name in ("mean", "shares") if name in results)
+def _precise(results: Results, counted: list[int]) -> str:
+    return precision(
+        Estimate.of(results, name)[..., counted if name == "mean" else slice(None)]
+        for name in ("mean", "shares")
+        if name in results
+    )
 
 
 def _corrected(tests: Mapping[str, inference.Tested]) -> dict[str, Floats]:

@@ -43,6 +43,7 @@ from cloister.tasks.interval_tables import (
     listing,
     number_of,
     precision,
+    undated,
 )
 from cloister.tasks.options import build_task, noise_multiplier_for
 from cloister.tasks.scores import mean_interval
@@ -504,7 +505,7 @@ class Tabulate(Gaussian):
             ]
             return Summary(
                 result=(f"Mean {columns[self.means[0]]}: ", *listing(parts), "."),
-                reliability=precision([means]),
+                reliability=precision([means[:, undated(self.means, self.dates)]]),
             )
         cells = Estimate.of(results, "table_1.shares")
         top = np.unravel_index(int(np.nanargmax(cells.values)), cells.values.shape)
@@ -514,7 +515,8 @@ class Tabulate(Gaussian):
         first = " of the first table" if len(self.tables) > 1 else ""
         # A sentence on all numbers counts those of every table, and means.
         shares = [Estimate.of(results, f"table_{i + 1}.shares") for i in range(len(self.tables))]
-        of_means = [Estimate.of(results, "means")] if self.means else []
+        counted = undated(self.means, self.dates)
+        of_means = [Estimate.of(results, "means")[:, counted]] if counted else []
         return Summary(
             result=(f"The largest cell{first} is ", f"{named}, a share of ", cells[top], "."),
             reliability=precision([*shares, *of_means]),
