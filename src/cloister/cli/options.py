@@ -133,7 +133,7 @@ def load_model(args: argparse.Namespace) -> Release:
 
 
 def refuse_page(path: Path) -> None:
-    """Raise if a report is given in place of the model beside it."""
+    """Raise if a report is given in place of its model."""
     if path.suffix in (".html", ".md"):
         beside = path.with_name(MODEL)
         raise PlanError(f"{path.name!r} is a report for people; give {str(beside)!r}.")

@@ -360,8 +360,8 @@ def _ends_of(bounds: Any, names: Sequence[str], called: str) -> list[list[float]
         if wordy := _wordy(bounds):
             facts = {name: "yes-no" if fact is bool else fact for name, fact in bounds.items()}
             raise PlanError(
-                f"{called} of {wordy!r} are no numbers; for categories and dates give a schema, with "
-                "the target if there is one, for example "
+                f"{called} of {wordy!r} are no numbers; for categories and dates give a schema, "
+                "with the target if there is one, for example "
                 f"Schema.propose(table, {facts!r}){choosing('bounds')}."
             ) from None
         raise PlanError(
