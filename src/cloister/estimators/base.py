@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
+from inspect import Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -73,12 +74,21 @@ def public_seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
+class _OfConstructor:
+    """The signature of a class: that of its constructor."""
+
+    def __get__(self, _: object, owner: type) -> Signature:
+        found = signature(owner.__init__)  # type: ignore[misc]  # of a class, not an instance
+        return found.replace(parameters=list(found.parameters.values())[1:])
+
+
 class Explained:
     """A base of estimators that explain why they lack a parameter of other libraries."""
 
     _reasons: ClassVar[Mapping[str, str]] = _REASONS
+    # Python 3.11.2 would take that of __new__ for a class that inherits its constructor.
+    __signature__ = _OfConstructor()
 
-    # In a base class, so that the signature of an estimator is that of its constructor.
     def __new__(cls, *args: Any, **parameters: Any) -> Self:
         """Raise TypeError with the reason for a parameter that only other libraries have."""
         known = cls._get_param_names()  # type: ignore[attr-defined]  # of every BaseEstimator
