@@ -109,7 +109,7 @@ def wait_released(federation: LocalFederation, job: str, periods: int) -> dict[s
 def check_who_is_late(
     federation: LocalFederation, job: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only north has frozen period 1: every party is told so."""
+    """Every party reads that only north has frozen period 1."""
 
     def coordinator_knows() -> bool:
         return set(federation.job(job)["refusals"]) == {"east", "south"}

@@ -194,12 +194,11 @@ class _Parser(argparse.ArgumentParser):
             # What a task says about an option that another task has. A command of one task has its
             # options, one of any task has --set for them.
             of_any = "an option of the task is --set NAME=VALUE" if hasattr(found, "set") else ""
-            hint = getattr(found, "absent", {}).get(option)
-            suggested = self._with_suggestion(message, found.invoked)
-            known = f"{message}; {hint}" if hint else suggested
-            self._refuse(
-                f"{known}; {of_any}" if of_any and not hint else known, f" {found.invoked}"
+            own = getattr(found, "absent", {}).get(option)
+            hints = (
+                [message, own] if own else [self._with_suggestion(message, found.invoked), of_any]
             )
+            self._refuse("; ".join(filter(None, hints)), f" {found.invoked}")
         return found
 
     def error(self, message: str) -> NoReturn:

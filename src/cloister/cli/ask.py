@@ -322,11 +322,11 @@ def _confirmed(
     entries: dict[str, dict[str, Any]] = {
         name: dict(entry) for name, entry in declared_types(args.files[0]).items() if name in names
     }
-    if args.codebook:
-        known = read_codebook(args.codebook)
-        entries |= {name: {**known[name], "name": name} for name in names if name in known}
+    known = read_codebook(args.codebook) if args.codebook else {}
+    described = {name: {**known[name], "name": name} for name in names if name in known}
+    entries |= described
     _add_bounds(entries, args.bounds, names)
-    for name in [name for name in names if args.codebook and name in known and name != args.unit]:
+    for name in (name for name in described if name != args.unit):
         try:
             _column(name, entries[name], is_given=True)
         except PlanError as error:

@@ -508,7 +508,7 @@ class Jobs:
         """Run the rounds of a job to the end, or until it is stopped or a period has to wait."""
         with self._lock:
             woken = self._woken.pop(job.id, set())
-        for silo in woken:  # after every refusal before this run, so its last word counts
+        for silo in woken:  # every refusal so far is older than what it froze
             self.store.forget_refusal(job.id, silo)
         aggregator = None
         try:

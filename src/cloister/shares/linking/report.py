@@ -149,7 +149,7 @@ def _doubt(found: Found) -> str:
 
 
 def _how_sure(answer: Answer) -> str:
-    """Return a sentence on the numbers that may be 0; means are exact or not."""
+    """Return a sentence on how sure the numbers are; means are not compared with 0."""
     if answer.kind == "means":
         return precision([answer.estimates["means"]])
     return reliability_of(tuple(_effects(answer)))
